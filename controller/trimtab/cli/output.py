@@ -1,0 +1,116 @@
+"""How answers are printed: text for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from trimtab.cli.duration import format_duration
+from trimtab.cli.views import EngineView
+from trimtab.domain import Mode
+
+Cell = Callable[[EngineView], str]
+
+UNKNOWN = "-"
+STATE_STYLES = {"connected": "green", "stalled": "yellow", "disconnected": "red", "silent": "red"}
+DECIDED_STYLES = {"lease": "green", "pin": "yellow", "fuse": "red"}
+# Wide enough for every column where nobody sits in front of it: a file or another program.
+PIPE_WIDTH = 200
+# Columns of the engines' table: words first, then figures; on a narrow terminal these go first, in this order.
+WORDS: dict[str, Cell] = {
+    "ENGINE": lambda e: e.engine_id,
+    "STATE": lambda e: styled(e.state, STATE_STYLES),
+    "MODE": lambda e: mode_text(e.mode),
+    "BY": lambda e: decided_text(e),
+}
+COLUMNS: dict[str, Cell] = {
+    **WORDS,
+    "BATCH": lambda e: number(e.batch_size, 1),
+    "TOKENS/S": lambda e: number(e.goodput_tps, 0),
+    "ACCEPTED": lambda e: number(e.accepted_drafts, 2),
+    "STEP MS": lambda e: number(e.step_ms, 2),
+    "SWITCHES": lambda e: str(e.switches),
+    "RUN/WAIT": lambda e: f"{e.running_requests}/{e.waiting_requests}",
+    "LEASE AGE": lambda e: age(e.lease.age_s if e.lease else None),
+}
+DISPENSABLE = ("LEASE AGE", "SWITCHES", "RUN/WAIT", "STEP MS", "ACCEPTED")
+
+
+def console() -> Console:
+    """Standard output: as wide as the terminal, or never wrapped where there is none."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+
+
+def print_json(value: object, indent: int = 2) -> None:
+    """One JSON document; `indent` below 0 gives a single line."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+    print(text, flush=True)
+
+
+def print_table(table: Table) -> None:
+    """The table, without trailing blanks where it goes into a file or a pipe."""
+    out = console()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as capture:
+        out.print(table)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def plain_table(*headers: str, right: tuple[str, ...] = ()) -> Table:
+    """Columns without lines around them; those named in `right` are figures."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header in headers:
+        table.add_column(header, justify="right" if header in right else "left", no_wrap=True)
+    return table
+
+
+def engines_table(engines: Sequence[EngineView], width: int = PIPE_WIDTH) -> Table:
+    """One row an engine: what it runs, who decides, and how it goes; what does not fit `width` is left out."""
+    columns = dict(COLUMNS)
+    measuring = Console(width=PIPE_WIDTH)
+    for dispensable in ("", *DISPENSABLE):
+        columns.pop(dispensable, None)
+        table = plain_table(*columns, right=tuple(columns)[len(WORDS) :])
+        for engine in engines:
+            table.add_row(*(cell(engine) for cell in columns.values()))
+        if measuring.measure(table).maximum <= width:
+            break
+    return table
+
+
+def decided_text(engine: EngineView) -> str:
+    """Who decides, with the time that a pin has left; an ordered pin that is not yet in force shows as `pin?`."""
+    who = engine.decided_by or UNKNOWN
+    if engine.pin is not None and not engine.pin.in_force:
+        return f"{styled(who, DECIDED_STYLES)} (pin?)"
+    if engine.pin is not None and engine.pin.remaining_s is not None:
+        return f"{styled(who, DECIDED_STYLES)} {format_duration(engine.pin.remaining_s)}"
+    return styled(who, DECIDED_STYLES)
+
+
+def mode_text(mode: Mode | None) -> str:
+    """The mode, or a dash before the first decode step."""
+    return str(mode) if mode else UNKNOWN
+
+
+def number(value: float | None, digits: int) -> str:
+    """The figure with so many digits, thousands apart."""
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def age(seconds: float | None) -> str:
+    """The length of time, or a dash."""
+    return UNKNOWN if seconds is None else format_duration(seconds)
+
+
+def styled(word: str, styles: Mapping[str, str]) -> str:
+    """The word in its colour."""
+    style = styles.get(word)
+    return f"[{style}]{word}[/]" if style else word

@@ -1,0 +1,148 @@
+"""The page that `trimtab show` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from trimtab.cli.output import age, console, mode_text, number, plain_table, print_table
+from trimtab.cli.views import BandView, EngineDetail, PinView
+from trimtab.policies.contract import Candidate
+
+Line = tuple[str, str]
+
+
+def print_page(engine: EngineDetail) -> None:
+    """Print identity, abilities, what is in force and why, figures, and everything that went wrong."""
+    table = plain_table("", "")
+    table.show_header = False
+    table.columns[1].no_wrap = False
+    for name, text in lines(engine):
+        table.add_row(f"[bold]{name}[/]", text.replace("[", r"\["))
+    print_table(table)
+    if engine.bands:
+        console().print(f"\n[bold]last decision of policy {engine.policy}[/]")
+        print_table(decision_table(engine.bands))
+
+
+def lines(engine: EngineDetail) -> Iterator[Line]:
+    """The page's upper part, a name and its text a line."""
+    yield "engine", f"{engine.engine_id}, {engine.state}, last message {age(engine.last_message_age_s)} ago"
+    yield "labels", _pairs(engine.labels)
+    yield from _identity(engine)
+    yield "offers", _modes(engine)
+    yield "in force", _in_force(engine)
+    yield "pin", _pin(engine.pin)
+    yield "lease", _lease(engine)
+    yield "measured", _measured(engine)
+    yield "dropped", _pairs(engine.dropped)
+    yield "refused", _pairs(engine.refused)
+    yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"
+    for target, reason in engine.hooks_not_applied.items():
+        yield "not hooked", f"{target}: {reason or 'no reason given'}"
+
+
+def _identity(engine: EngineDetail) -> Iterator[Line]:
+    software, topology, spec = engine.software, engine.topology, engine.speculation
+    yield "boot", f"{engine.boot_id or '-'}, connected since {engine.connected_at or '-'}"
+    yield "model", _named(spec, "model", "draft_model", "weight_version")
+    yield "software", _named(software, "plugin_version", "sglang_version", "python_version", "torch_version")
+    yield "topology", _named(topology, "tp_size", "pp_size", "dp_size", "dp_rank", "dp_attention", "host")
+    yield "speculation", _named(
+        spec, "algorithm", "topk", "adaptive", "initial_steps", "candidate_steps", "rejection_sampling",
+        "block_verification",
+    )  # fmt: skip
+    yield "runs on", _named(spec, "device", "dtype", "kv_cache_dtype", "attention_backend")
+    yield (
+        "limits",
+        (
+            f"{engine.max_running_requests or '-'} running requests, {engine.kv_capacity_tokens or '-'} KV tokens, "
+            f"graphs up to batch {engine.graph_batch_sizes[-1] if engine.graph_batch_sizes else '-'}"
+        ),
+    )
+
+
+def _modes(engine: EngineDetail) -> str:
+    if not engine.acts:
+        return f"nothing, it only observes: {'; '.join(engine.observe_reasons) or 'no reason given'}"
+    return ", ".join(map(str, engine.offers)) or "nothing"
+
+
+def _in_force(engine: EngineDetail) -> str:
+    text = f"{mode_text(engine.mode)}, decided by {engine.decided_by or '-'}"
+    return f"{text} ({engine.fuse_reason})" if engine.fuse_reason else text
+
+
+def _pin(pin: PinView | None) -> str:
+    if pin is None:
+        return "none"
+    until = "until released" if pin.remaining_s is None else f"{age(pin.remaining_s)} left"
+    state = "in force" if pin.in_force else "not confirmed by the engine"
+    return f"{mode_text(pin.mode)}, {until}, {state}, by {pin.owner or '-'} at {pin.pinned_at}: {pin.reason or '-'}"
+
+
+def _lease(engine: EngineDetail) -> str:
+    lease = engine.lease
+    if lease is None:
+        return "none"
+    answer = f"refused: {lease.refusal}" if lease.refusal else "accepted" if lease.acknowledged else "no answer yet"
+    return f"version {lease.version}, age {age(lease.age_s)}, {answer}"
+
+
+def _measured(engine: EngineDetail) -> str:
+    return (
+        f"{number(engine.goodput_tps, 0)} tokens/s, {number(engine.accepted_drafts, 2)} accepted drafts, "
+        f"{number(engine.step_ms, 2)} ms a step, batch {number(engine.batch_size, 1)} "
+        f"over {engine.measured_rows} steps; {engine.switches} switches; "
+        f"{engine.running_requests} running, {engine.waiting_requests} waiting"
+    )
+
+
+def _named(values: Mapping[str, Any], *names: str) -> str:
+    return ", ".join(f"{name.removesuffix('_version')} {_text(values.get(name))}" for name in names)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) or "none"
+
+
+def decision_table(bands: Iterable[BandView]) -> Table:
+    """Each band with its mode and why, and below it what the policy expects of every candidate."""
+    figures = ("P", "ACCEPTED", "STEP MS", "TOKENS/S", "FROM", "TO")
+    table = plain_table("BATCH", "MODE", "WHY", *figures, right=figures)
+    for band in bands:
+        expected = next((c for c in band.candidates if c.mode == band.mode), None)
+        table.add_row(_sizes(band), mode_text(band.mode), band.reason, number(band.probability, 2), *_figures(expected))
+        for candidate in band.candidates:
+            if candidate.mode != band.mode:
+                table.add_row("", f"  [dim]{candidate.mode}[/]", "", "", *_figures(candidate))
+    return table
+
+
+def _sizes(band: BandView) -> str:
+    if band.max_batch_size is None:
+        return f"{band.min_batch_size}+"
+    single = band.max_batch_size == band.min_batch_size
+    return str(band.min_batch_size) if single else f"{band.min_batch_size}-{band.max_batch_size}"
+
+
+def _figures(candidate: Candidate | None) -> tuple[str, ...]:
+    if candidate is None:
+        return ()
+    return (
+        number(candidate.accepted_drafts, 2),
+        number(candidate.step_ms, 2),
+        number(candidate.goodput_tps, 0),
+        number(candidate.goodput_low_tps, 0),
+        number(candidate.goodput_high_tps, 0),
+    )

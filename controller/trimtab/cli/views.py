@@ -1,0 +1,256 @@
+"""What the command line knows of an engine: read from the admin service, shown as text or as JSON.
+
+The fields of these classes are the keys of `--json`; None (null) is unknown. They only grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from trimtab.domain import Mode
+from trimtab.errors import WireError
+from trimtab.policies.contract import Candidate
+from trimtab.wire import mode_from_wire
+from trimtabpb.v1 import admin_pb2, control_pb2
+
+# The values whose zero means something; elsewhere zero and empty mean that nobody said.
+MEANINGFUL_ZEROS = frozenset({"adaptive", "dp_rank", "dp_attention", "rejection_sampling", "block_verification"})
+
+
+class PinView(msgspec.Struct, frozen=True):
+    """An operator's order. `remaining_s` null: until released. `in_force`: the engine runs it now."""
+
+    mode: Mode | None
+    owner: str
+    reason: str
+    remaining_s: float | None
+    pinned_at: str | None
+    in_force: bool
+
+
+class LeaseView(msgspec.Struct, frozen=True):
+    """The last lease that the engine was sent; `refusal` says why it was refused, if it was."""
+
+    version: int
+    age_s: float | None
+    acknowledged: bool
+    refusal: str | None
+
+
+class BandView(msgspec.Struct, frozen=True):
+    """The policy's last decision for batch sizes from `min_batch_size` to `max_batch_size` (null: no end)."""
+
+    min_batch_size: int
+    max_batch_size: int | None
+    mode: Mode | None
+    probability: float
+    reason: str
+    candidates: tuple[Candidate, ...]
+
+
+class EngineView(msgspec.Struct, frozen=True, kw_only=True):
+    """One engine in a line. `decided_by` is stock, lease, pin or fuse; measured over the last few seconds.
+
+    Attributes:
+        state: connected, stalled or disconnected.
+        acts: False where the plugin only observes.
+        accepted_drafts: Accepted drafts a request and step, over the steps that drafted.
+        switches: Changes of mode since the engine started.
+        lease: Null before the first, and where the plugin only observes.
+    """
+
+    engine_id: str
+    state: str
+    labels: Mapping[str, str]
+    model: str | None
+    acts: bool
+    mode: Mode | None
+    decided_by: str | None
+    policy: str | None
+    pin: PinView | None
+    lease: LeaseView | None
+    goodput_tps: float | None
+    accepted_drafts: float | None
+    step_ms: float | None
+    batch_size: float | None
+    switches: int
+    running_requests: int
+    waiting_requests: int
+    last_message_age_s: float | None
+
+
+class EngineDetail(EngineView, frozen=True, kw_only=True):
+    """Everything that is known of one engine.
+
+    Attributes:
+        offers: Modes that it can be told to run.
+        measured_rows: Decode steps behind the measured figures.
+        dropped: Rows and samples that the engine left out, by reason, since it started.
+        refused: Messages, rows and leases refused, by reason.
+        hooks_not_applied: Where the plugin is not in place, and why.
+    """
+
+    boot_id: str | None
+    connected_at: str | None
+    software: Mapping[str, Any]
+    topology: Mapping[str, Any]
+    speculation: Mapping[str, Any]
+    offers: tuple[Mode, ...]
+    observe_reasons: tuple[str, ...]
+    graph_batch_sizes: tuple[int, ...]
+    max_running_requests: int | None
+    kv_capacity_tokens: int | None
+    fuse_reason: str | None
+    bands: tuple[BandView, ...]
+    measured_rows: int
+    dropped: Mapping[str, int]
+    refused: Mapping[str, int]
+    hooks_applied: int
+    hooks_not_applied: Mapping[str, str]
+
+
+def engine_view(engine: admin_pb2.Engine) -> EngineView:
+    """The engine in a line."""
+    return EngineView(**_summary(engine))
+
+
+def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
+    """The engine in full."""
+    hello = engine.hello
+    return EngineDetail(
+        **_summary(engine),
+        boot_id=hello.boot_id or None,
+        connected_at=_when(engine, "connected_at"),
+        software=_plain(hello.software),
+        topology=_plain(hello.topology),
+        speculation=_plain(hello.speculation),
+        offers=tuple(m for m in map(mode_view, hello.modes) if m),
+        observe_reasons=tuple(hello.observe_reasons),
+        graph_batch_sizes=tuple(hello.graph_batch_sizes),
+        max_running_requests=hello.max_running_requests or None,
+        kv_capacity_tokens=hello.kv_capacity_tokens or None,
+        fuse_reason=engine.in_force.fuse_reason or None,
+        bands=_bands(engine.policy),
+        measured_rows=engine.measured.rows,
+        dropped=dict(sorted(engine.measured.dropped.items())),
+        refused=dict(sorted(engine.refused.items())),
+        hooks_applied=sum(h.applied for h in hello.hooks),
+        hooks_not_applied={h.target: h.reason for h in hello.hooks if not h.applied},
+    )
+
+
+def mode_view(mode: control_pb2.Mode) -> Mode | None:
+    """The mode; None if it is absent or of a kind that this version does not know."""
+    try:
+        return mode_from_wire("mode", mode)
+    except WireError:
+        return None
+
+
+def _summary(engine: admin_pb2.Engine) -> dict[str, Any]:
+    measured = engine.measured
+    known = measured.rows > 0
+    return {
+        "engine_id": engine.engine_id,
+        "state": admin_pb2.Engine.State.Name(engine.state).removeprefix("STATE_").lower(),
+        "labels": dict(sorted(engine.hello.labels.items())),
+        "model": engine.hello.speculation.model or None,
+        "acts": engine.hello.acts,
+        "mode": mode_view(engine.in_force.mode),
+        "decided_by": _decided_by(engine.in_force),
+        "policy": engine.policy.name or None,
+        "pin": _pin(engine),
+        "lease": _lease(engine.lease) if engine.lease.version else None,
+        "goodput_tps": measured.goodput_tps if known else None,
+        "accepted_drafts": measured.accepted_drafts if measured.HasField("accepted_drafts") else None,
+        "step_ms": measured.step_ms if measured.HasField("step_ms") else None,
+        "batch_size": measured.batch_size if known else None,
+        "switches": measured.switches,
+        "running_requests": measured.running_requests,
+        "waiting_requests": measured.waiting_requests,
+        "last_message_age_s": _seconds(engine, "last_message_age"),
+    }
+
+
+def _decided_by(in_force: control_pb2.InForce) -> str | None:
+    if not in_force.source:
+        return None
+    return control_pb2.InForce.Source.Name(in_force.source).removeprefix("SOURCE_").lower()
+
+
+def _pin(engine: admin_pb2.Engine) -> PinView | None:
+    if not engine.HasField("pin"):
+        return None
+    pin, now = engine.pin, engine.in_force
+    return PinView(
+        mode=mode_view(pin.mode),
+        owner=pin.owner,
+        reason=pin.reason,
+        remaining_s=_seconds(pin, "remaining"),
+        pinned_at=_when(engine, "pinned_at"),
+        in_force=now.source == control_pb2.InForce.SOURCE_PIN and now.pin_id == pin.id,
+    )
+
+
+def _lease(lease: admin_pb2.LeaseState) -> LeaseView:
+    return LeaseView(lease.version, _seconds(lease, "age"), lease.acknowledged, lease.refusal or None)
+
+
+def _bands(policy: admin_pb2.PolicyState) -> tuple[BandView, ...]:
+    ends = [band.min_batch_size - 1 for band in policy.bands[1:]]
+    return tuple(
+        BandView(
+            min_batch_size=band.min_batch_size,
+            max_batch_size=end,
+            mode=mode_view(band.mode),
+            probability=band.probability,
+            reason=band.reason,
+            candidates=tuple(c for c in map(_candidate, band.candidates) if c),
+        )
+        for band, end in zip_longest(policy.bands, ends)
+    )
+
+
+def _candidate(candidate: admin_pb2.Candidate) -> Candidate | None:
+    mode = mode_view(candidate.mode)
+    if mode is None:
+        return None
+    return Candidate(
+        mode=mode,
+        accepted_drafts=candidate.accepted_drafts if candidate.HasField("accepted_drafts") else None,
+        step_ms=candidate.step_ms if candidate.HasField("step_ms") else None,
+        goodput_tps=candidate.goodput_tps if candidate.HasField("goodput_tps") else None,
+        goodput_low_tps=candidate.goodput_low_tps if candidate.HasField("goodput_low_tps") else None,
+        goodput_high_tps=candidate.goodput_high_tps if candidate.HasField("goodput_high_tps") else None,
+    )
+
+
+def _seconds(message: Message, field: str) -> float | None:
+    value: Duration = getattr(message, field)
+    return value.seconds + value.nanos / 1e9 if message.HasField(field) else None
+
+
+def _when(message: Message, field: str) -> str | None:
+    value: Timestamp = getattr(message, field)
+    return value.ToDatetime(UTC).isoformat(timespec="seconds") if message.HasField(field) else None
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """The message's fields by name, those that nobody filled in as None."""
+    values = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if isinstance(value, float):
+            value = round(value, 6)  # they travel as 32 bits
+        elif not isinstance(value, str | int):
+            value = list(value)
+        values[field.name] = value if value or field.name in MEANINGFUL_ZEROS else None
+    return values

@@ -1,0 +1,207 @@
+"""The daemon's settings: read from TOML, completed with defaults, then checked.
+
+An error names the key (`session.report_interval_ms`) and the range or the nearest known key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from trimtab.errors import ConfigError, PolicyError
+from trimtab.policies.registry import DEFAULT_POLICY, POLICIES, policy_factory
+
+OFF = "off"
+DEFAULT_METRICS_LISTEN = "127.0.0.1:9464"
+REPORT_INTERVAL_MS = (100, 5000)
+LEASE_TTL_S = (0.5, 60.0)
+# sun_path of a Unix socket address holds 108 bytes, the last of them 0.
+MAX_SOCKET_PATH_BYTES = 107
+
+
+class ServerSection(msgspec.Struct, frozen=True):
+    """Where the daemon listens.
+
+    Attributes:
+        socket: Path of the Unix socket; empty for the default path.
+        listen: HOST:PORT to listen on besides, loopback only; empty for none.
+        socket_group: Group that may use the socket; empty for the daemon's user alone.
+        metrics_listen: HOST:PORT of /metrics, or "off".
+    """
+
+    socket: str = ""
+    listen: str = ""
+    socket_group: str = ""
+    metrics_listen: str = DEFAULT_METRICS_LISTEN
+
+
+class SessionSection(msgspec.Struct, frozen=True):
+    """How engines are led: how often they report, how long a lease lives."""
+
+    report_interval_ms: int = 250
+    lease_ttl_s: float = 2.0
+
+
+class PolicySection(msgspec.Struct, frozen=True):
+    """The policy that new engines get, and its parameters by name."""
+
+    name: str = DEFAULT_POLICY
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """All settings of `trimtabd`."""
+
+    server: ServerSection = msgspec.field(default_factory=ServerSection)
+    session: SessionSection = msgspec.field(default_factory=SessionSection)
+    policy: PolicySection = msgspec.field(default_factory=PolicySection)
+
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+
+
+def default_socket_path(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
+    """Where a daemon without further settings listens; plugin and command line look there too.
+
+    The plugin repeats this rule, since it may not import the controller.
+    """
+    environ = os.environ if environ is None else environ
+    uid = os.getuid() if uid is None else uid
+    if environ.get("XDG_RUNTIME_DIR"):
+        return Path(environ["XDG_RUNTIME_DIR"], "trimtab", "trimtabd.sock")
+    return Path("/run/trimtab" if uid == 0 else f"/tmp/trimtab-{uid}", "trimtabd.sock")
+
+
+def load_tables(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, not yet checked.
+
+    Raises:
+        ConfigError: The file cannot be read or is not TOML; the path is the error's key.
+    """
+    try:
+        return dict(msgspec.toml.decode(path.read_bytes()))
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(str(path), f"is not TOML: {error}") from error
+
+
+def make_settings(tables: Mapping[str, Any]) -> Settings:
+    """Settings from these tables: complete, and every value in range.
+
+    Raises:
+        ConfigError: An unknown key, a wrong type, or a value out of range.
+    """
+    _check_keys(tables)
+    try:
+        settings = msgspec.convert(tables, type=Settings)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at ")
+        raise ConfigError(place.strip("`$.") or "settings", problem[:1].lower() + problem[1:]) from error
+    _check_values(settings)
+    return settings
+
+
+def render_settings(settings: Settings) -> str:
+    """The settings as `key = value` lines of TOML, defaults filled in."""
+    return "\n".join(f"{key} = {_toml(value)}" for key, value in _flat("", msgspec.to_builtins(settings)))
+
+
+def split_address(key: str, address: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT or [IPV6]:PORT.
+
+    Raises:
+        ConfigError: It is neither; `key` is named.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
+        raise ConfigError(key, f"{address!r} is not HOST:PORT")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ConfigError(key, f"{address!r} is not HOST:PORT; write an IPv6 address as [ADDRESS]:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _check_keys(tables: Mapping[str, Any]) -> None:
+    for name, table in tables.items():
+        section = SECTIONS[_nearest_known(name, SECTIONS)]
+        if not isinstance(table, Mapping):
+            raise ConfigError(name, "must be a table")
+        for key in table:
+            _nearest_known(key, section.__struct_fields__, name)
+
+
+def _nearest_known(key: str, known: Iterable[str], section: str = "") -> str:
+    """The key itself if it is known, else an error with the nearest known one."""
+    if key in known:
+        return key
+    raise ConfigError(f"{section}.{key}" if section else key, f"unknown key; {_hint(key, known)}")
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are: {', '.join(sorted(known))}"
+
+
+def _check_values(settings: Settings) -> None:
+    session, server = settings.session, settings.server
+    _check_range("session.report_interval_ms", session.report_interval_ms, *REPORT_INTERVAL_MS)
+    _check_range("session.lease_ttl_s", session.lease_ttl_s, *LEASE_TTL_S)
+    if len(os.fsencode(server.socket)) > MAX_SOCKET_PATH_BYTES:
+        raise ConfigError(
+            "server.socket", f"longer than the {MAX_SOCKET_PATH_BYTES} bytes of a socket path: shorten it"
+        )
+    if server.listen:
+        _check_loopback("server.listen", server.listen)
+    if server.metrics_listen != OFF:
+        split_address("server.metrics_listen", server.metrics_listen)
+    _check_policy(settings.policy)
+
+
+def _check_range(key: str, value: float, low: float, high: float) -> None:
+    if not math.isfinite(value) or not low <= value <= high:
+        raise ConfigError(key, f"must be {low:g} to {high:g}, is {value:g}")
+
+
+def _check_loopback(key: str, address: str) -> None:
+    host, _ = split_address(key, address)
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(
+            key,
+            f"{host!r} is not a loopback address; TCP is for this machine only, since there is no TLS yet: "
+            "use 127.0.0.1:PORT, or the socket",
+        )
+
+
+def _check_policy(policy: PolicySection) -> None:
+    if policy.name not in POLICIES:
+        raise ConfigError("policy.name", f"unknown policy {policy.name!r}; {_hint(policy.name, POLICIES)}")
+    for key in policy.parameters:
+        _nearest_known(key, POLICIES[policy.name].Parameters.__struct_fields__, "policy.parameters")
+    try:
+        policy_factory(policy.name, policy.parameters)
+    except PolicyError as error:
+        raise ConfigError("policy.parameters", str(error)) from error
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    else:
+        yield prefix, value
+
+
+def _toml(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""Measured tables that ship with the package."""

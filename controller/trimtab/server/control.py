@@ -1,0 +1,122 @@
+"""The engines' service: one stream an engine, from its Hello to the end of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+import structlog
+
+from trimtab.domain import EngineInfo
+from trimtab.errors import TrimtabError, WireError
+from trimtab.server.fleet import AlreadyConnectedError, Fleet, FullError, Seat, StoppingError
+from trimtab.server.outbox import Outbox
+from trimtab.server.pace import Pace
+from trimtab.session.events import Reported
+from trimtab.wire import WireLimitError, read_ack, read_hello, read_report, welcome_message
+from trimtabpb.v1 import control_pb2 as pb
+from trimtabpb.v1 import control_pb2_grpc as services
+
+HELLO_WITHIN_S = 10.0
+STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
+    (WireLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (WireError, grpc.StatusCode.INVALID_ARGUMENT),
+    (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
+    (FullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (StoppingError, grpc.StatusCode.UNAVAILABLE),
+)
+
+log = structlog.get_logger("trimtab")
+
+Messages = AsyncIterator[pb.EngineMessage]
+Context = grpc.aio.ServicerContext[pb.EngineMessage, pb.ControllerMessage]
+
+
+class ControlService(services.ControlServiceServicer):
+    """Leads each engine through its stream: Hello, Welcome, then reports and answers up, leases down."""
+
+    def __init__(self, fleet: Fleet, controller_id: str) -> None:
+        self._fleet = fleet
+        self._controller_id = controller_id
+
+    async def Connect(self, request_iterator: Messages, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Hold the stream of one engine until one side ends it."""
+        try:
+            await self._hold(request_iterator, context)
+        except TrimtabError as error:
+            code = next((code for kind, code in STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+            await context.abort(code, str(error))
+
+    async def _hold(self, messages: Messages, context: Context) -> None:
+        info, hello = await first_hello(messages)
+        outbox = Outbox()
+        outbox.put(welcome_message(self._controller_id, self._fleet.settings.report_interval_s))
+        seat = self._fleet.join(info, hello, outbox)
+        reader = asyncio.create_task(self._read(seat, messages, outbox))
+        reason = "connection lost"
+        try:
+            while (message := await outbox.get()) is not None:
+                await context.write(message)
+            # The outbox is closed by the reader's end, or by the controller's.
+            reason = await reader if reader.done() else "controller stops"
+        except WireError as error:
+            reason = str(error)
+            raise
+        finally:
+            reader.cancel()
+            self._fleet.leave(seat, reason)
+
+    async def _read(self, seat: Seat, messages: Messages, outbox: Outbox) -> str:
+        """Take in messages until the engine ends the stream; why it did.
+
+        Raises:
+            WireError: A message that cannot be used.
+        """
+        pace = Pace(time.monotonic)
+        try:
+            async for message in messages:
+                if message.WhichOneof("message") == "goodbye":
+                    return f"goodbye: {message.goodbye.reason[:256]}"
+                await pace.keep(self._take(seat, message))
+        except WireError as error:
+            seat.refuse(["message"])
+            log.warning("message_unusable", engine=str(seat.key), why=str(error))
+            raise
+        finally:
+            outbox.close()
+        return "stream ended"
+
+    def _take(self, seat: Seat, message: pb.EngineMessage) -> int:
+        """Hand one message to the session; how many rows it had."""
+        match message.WhichOneof("message"):
+            case "report":
+                report, refused = read_report(message.report)
+                if refused:
+                    seat.refuse(refused)
+                self._fleet.apply(seat, Reported(report))
+                return len(message.report.rows.step)
+            case "ack":
+                self._fleet.apply(seat, read_ack(message.ack))
+            case "hello":
+                raise WireError("hello", "came a second time on one stream")
+            case _:
+                # A later version of the protocol may know more messages than this one.
+                seat.refuse(["unknown_message"])
+        return 0
+
+
+async def first_hello(messages: Messages) -> tuple[EngineInfo, pb.Hello]:
+    """The Hello that every stream begins with; `WireError` if it does not."""
+    try:
+        async with asyncio.timeout(HELLO_WITHIN_S):
+            message = await anext(messages)
+    except TimeoutError as error:
+        raise WireError("hello", f"did not come within {HELLO_WITHIN_S:g} s") from error
+    except StopAsyncIteration as error:
+        raise WireError("hello", "did not come before the stream ended") from error
+    kind = message.WhichOneof("message")
+    if kind != "hello":
+        raise WireError("hello", f"must be the first message of a stream, {kind or 'an unknown one'} came instead")
+    return read_hello(message.hello)

@@ -1,0 +1,1 @@
+"""Trimtab's plugin inside SGLang. Importing this package imports nothing else."""

@@ -1,0 +1,189 @@
+"""What the scheduler is: read once when it is complete, from whatever this version of SGLang calls it."""
+
+from __future__ import annotations
+
+import platform
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimtab_sglang.lease import Mode, modes_of
+
+
+@dataclass(frozen=True, slots=True)
+class HookStatus:
+    """One place in SGLang and whether our hook is in it."""
+
+    target: str
+    applied: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """Parallel sizes, and this process's place in them."""
+
+    tp_size: int = 1
+    pp_size: int = 1
+    dp_size: int = 1
+    tp_rank: int = 0
+    pp_rank: int = 0
+    dp_rank: int = 0
+    dp_attention: bool = False
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this process holds the stream to the controller."""
+        return self.tp_rank == 0 and self.pp_rank == 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What Hello says of the engine. `server` holds SGLang's resolved settings by their own names."""
+
+    sglang_version: str
+    ranks: Ranks
+    server: Mapping[str, Any] = field(default_factory=dict)
+    adaptive: bool = False
+    candidate_steps: tuple[int, ...] = ()
+    graph_batch_sizes: tuple[int, ...] = ()
+    max_running_requests: int = 0
+    kv_capacity_tokens: int = 0
+    boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Modes that a lease can ask for."""
+        return modes_of(self.candidate_steps)
+
+    def text(self, name: str) -> str:
+        """A server setting as text; empty if it is not set."""
+        value = self.server.get(name)
+        return "" if value is None else str(value)
+
+    def number(self, name: str, default: float = 0) -> float:
+        """A server setting as a number."""
+        value = self.server.get(name)
+        return value if isinstance(value, int | float) else default
+
+
+def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_sizes: Sequence[int] | None) -> EngineFacts:
+    """The facts of a complete scheduler.
+
+    Args:
+        scheduler: SGLang's `Scheduler`.
+        candidate_steps: Steps of the policy that we decorate; None where SGLang built none.
+        graph_sizes: Sizes with captured graphs as that policy was told, or None.
+    """
+    server = server_settings(scheduler.server_args)
+    return EngineFacts(
+        sglang_version=sglang_version(),
+        ranks=read_ranks(scheduler, server),
+        server=server,
+        adaptive=candidate_steps is not None,
+        candidate_steps=tuple(sorted(candidate_steps or ())),
+        graph_batch_sizes=tuple(graph_sizes or _graph_sizes(server)),
+        max_running_requests=int(getattr(scheduler, "max_running_requests", 0) or 0),
+        kv_capacity_tokens=int(getattr(scheduler, "max_total_num_tokens", 0) or 0),
+    )
+
+
+def sglang_version() -> str:
+    """SGLang's version; "embedded" where there is none."""
+    try:
+        from importlib.metadata import version
+
+        return version("sglang")
+    except ImportError:
+        return "embedded"
+
+
+def python_version() -> str:
+    """Python's version."""
+    return platform.python_version()
+
+
+def torch_version() -> str:
+    """The version of torch in this process; empty if it is not loaded."""
+    import sys
+
+    return str(getattr(sys.modules.get("torch"), "__version__", ""))
+
+
+def server_settings(server_args: Any) -> dict[str, Any]:
+    """SGLang's settings as resolved (0.5.20 on), or as they are."""
+    resolve = getattr(server_args, "resolved_dict", None)
+    if callable(resolve):
+        return dict(resolve())
+    return {name: getattr(server_args, name) for name in vars(server_args)}
+
+
+def read_ranks(scheduler: Any, server: Mapping[str, Any]) -> Ranks:
+    """Sizes from the settings, ranks from SGLang's parallel context or the scheduler's own attributes."""
+    sources = [_parallel_context(), getattr(scheduler, "ps", None), scheduler]
+
+    def rank(name: str) -> int:
+        for source in sources:
+            value = _read(source, name)
+            if isinstance(value, int):
+                return value
+        return 0
+
+    return Ranks(
+        tp_size=int(server.get("tp_size") or 1),
+        pp_size=int(server.get("pp_size") or 1),
+        dp_size=int(server.get("dp_size") or 1),
+        tp_rank=rank("tp_rank"),
+        pp_rank=rank("pp_rank"),
+        dp_rank=rank("dp_rank"),
+        dp_attention=bool(server.get("enable_dp_attention")),
+    )
+
+
+def _parallel_context() -> Any:
+    try:
+        from sglang.srt.runtime_context import get_parallel
+
+        return get_parallel()
+    except ImportError:
+        return None
+
+
+def _read(source: Any, name: str) -> Any:
+    """An attribute that may be missing or, in SGLang's contexts, raise until it is written."""
+    try:
+        return getattr(source, name, None)
+    except Exception:  # noqa: BLE001 - which error is a matter of the version
+        return None
+
+
+def _graph_sizes(server: Mapping[str, Any]) -> tuple[int, ...]:
+    if server.get("disable_cuda_graph"):
+        return ()
+    sizes = server.get("cuda_graph_bs_decode") or server.get("cuda_graph_bs")
+    return tuple(sorted(sizes)) if isinstance(sizes, list | tuple) else ()
+
+
+def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_version: bool) -> list[str]:
+    """Why the plugin may only report beside this server; empty if it may act."""
+    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied]
+    if not known_version:
+        reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
+    ranks = facts.ranks
+    for name, size in (("tensor", ranks.tp_size), ("pipeline", ranks.pp_size), ("data", ranks.dp_size)):
+        if size > 1:
+            reasons.append(f"{name} parallel size {size}: this version acts on a single rank only")
+    if not facts.adaptive:
+        reasons.append(_why_not_adaptive(facts))
+    elif len(facts.candidate_steps) < 2:
+        reasons.append(f"only one candidate step count: {list(facts.candidate_steps)}")
+    return reasons
+
+
+def _why_not_adaptive(facts: EngineFacts) -> str:
+    if not facts.text("speculative_algorithm"):
+        return "the server runs without speculative decoding"
+    if facts.server.get("speculative_adaptive"):
+        return "SGLang did not build its adaptive policy, or another plugin replaced it"
+    return "the server runs without --speculative-adaptive, so there is one step count only"

@@ -1,0 +1,239 @@
+"""What is hooked in SGLang, in which versions, and the self-check: `python -m trimtab_sglang.host`."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trimtab_sglang import hooks
+from trimtab_sglang.facts import HookStatus, sglang_version
+from trimtab_sglang.policy import leased_policy_class
+from trimtab_sglang.settings import PluginMode, SettingError, read_settings
+
+if TYPE_CHECKING:
+    from trimtab_sglang.plugin import Plugin
+
+# Versions whose names and signatures were compared with the table below.
+KNOWN_VERSIONS = re.compile(r"0\.5\.(1[6-9]|2[0-3])(\D.*)?$|embedded$")
+
+POLICY_CLASS = "sglang.srt.speculative.adaptive_spec_params.AdaptiveSpeculativeParams"
+
+
+class HookKind(StrEnum):
+    """When a hook runs; the values of SGLang's `HookType`."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    AROUND = "around"
+    REPLACE = "replace"
+
+
+class Registry(Protocol):
+    """SGLang's `HookRegistry`, or another that applies hooks the same way."""
+
+    def register(self, target: str, hook: Callable[..., Any], kind: HookKind) -> None:
+        """Note a hook for `target`, a dotted path."""
+
+    def resolve(self, target: str) -> Any:
+        """The object at `target`; ImportError or AttributeError if this SGLang has none."""
+
+    def applied(self, target: str) -> bool:
+        """Whether the hooks of `target` are in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookPlace:
+    """One row of the hook table.
+
+    Attributes:
+        target: Dotted path in SGLang, the same from 0.5.16 to 0.5.23.
+        kind: When the hook runs.
+        build: Makes the hook for a plugin.
+        parameters: What the target takes, by name; a target that takes anything else is not hooked.
+        acting_only: Not needed to observe.
+    """
+
+    target: str
+    kind: HookKind
+    build: Callable[[Plugin], hooks.Hook]
+    parameters: tuple[str, ...] | None = None
+    acting_only: bool = False
+
+
+MANAGERS = "sglang.srt.managers"
+COMPONENTS = f"{MANAGERS}.scheduler_components"
+HOOK_TABLE: tuple[HookPlace, ...] = (
+    HookPlace(f"{MANAGERS}.scheduler.Scheduler.__init__", HookKind.AFTER, hooks.after_scheduler_init),
+    HookPlace(
+        f"{COMPONENTS}.request_receiver.SchedulerRequestReceiver._pull_raw_reqs",
+        HookKind.AROUND,
+        hooks.around_pull,
+        ("self",),
+    ),
+    HookPlace(
+        f"{MANAGERS}.scheduler.Scheduler.process_input_requests",
+        HookKind.AROUND,
+        hooks.around_process_requests,
+        ("self", "recv_reqs"),
+        acting_only=True,
+    ),
+    HookPlace(
+        f"{MANAGERS}.scheduler.Scheduler.run_batch",
+        HookKind.AROUND,
+        hooks.around_run_batch,
+        ("self", "batch", "pp_proxy_tensors"),
+    ),
+    HookPlace(
+        f"{COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor.process_batch_result_decode",
+        HookKind.AROUND,
+        hooks.around_decode_result,
+        ("self", "batch", "result"),
+    ),
+    HookPlace("sglang.srt.mem_cache.common.release_kv_cache", HookKind.BEFORE, hooks.before_release),
+)
+
+
+def install(plugin: Plugin, registry: Registry) -> None:
+    """Register every hook whose target this SGLang has; the others keep the plugin from acting."""
+    if plugin.settings.mode is PluginMode.ACT:
+        _replace_policy(plugin, registry)
+    for place in HOOK_TABLE:
+        if place.acting_only and plugin.settings.mode is not PluginMode.ACT:
+            continue
+        if not _unfit(registry, place.target, place.parameters):
+            registry.register(place.target, place.build(plugin), place.kind)
+
+
+def _replace_policy(plugin: Plugin, registry: Registry) -> None:
+    if not _unfit(registry, POLICY_CLASS):
+        stock_class = registry.resolve(POLICY_CLASS)
+        registry.register(POLICY_CLASS, leased_policy_class(stock_class, plugin), HookKind.REPLACE)
+
+
+def hook_status(registry: Registry, acting: bool) -> list[HookStatus]:
+    """Every place of the table and whether our hook is in it."""
+    places: list[tuple[str, tuple[str, ...] | None]] = [(POLICY_CLASS, None)] if acting else []
+    places += [(place.target, place.parameters) for place in HOOK_TABLE if acting or not place.acting_only]
+    status = []
+    for target, parameters in places:
+        unfit = _unfit(registry, target, parameters)
+        applied = not unfit and registry.applied(target)
+        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it")))
+    return status
+
+
+def _unfit(registry: Registry, target: str, parameters: tuple[str, ...] | None = None) -> str:
+    """Why there is nothing to hook at `target`; empty if there is."""
+    try:
+        found = registry.resolve(target)
+    except (ImportError, AttributeError, ValueError) as error:
+        return f"this SGLang has no such place ({error})"
+    takes = tuple(inspect.signature(found).parameters) if parameters is not None else None
+    return "" if takes == parameters else f"this SGLang's takes {takes}, not {parameters}"
+
+
+def is_known(version: str) -> bool:
+    """Whether the hook table was compared with this version of SGLang."""
+    return KNOWN_VERSIONS.match(version) is not None
+
+
+class SglangRegistry:
+    """SGLang's own hook registry."""
+
+    def register(self, target: str, hook: Callable[..., Any], kind: HookKind) -> None:
+        """Register with SGLang; applied when it has loaded all plugins."""
+        from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+        HookRegistry.register(target, hook, HookType(kind.value))
+
+    def resolve(self, target: str) -> Any:
+        """Import what `target` names."""
+        owner, _, name = target.rpartition(".")
+        return getattr(pkgutil.resolve_name(owner), name)
+
+    def applied(self, target: str) -> bool:
+        """Whether SGLang says so."""
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        return target in getattr(HookRegistry, "_patched", ())
+
+
+WOULD_BE_REFUSED = (
+    ("--speculative-adaptive missing or turned off by SGLang", "observes: there is one step count only"),
+    ("--tp-size, --pp-size or --dp-size above 1", "observes: this version acts on a single rank only"),
+    ("a lease or pin for steps that are not candidates", "refused (NO_STATE); what ran before goes on"),
+    ("plain_native, plain_cold", "refused (NO_STATE): this version offers plain_warm, SGLang's zero steps"),
+)
+
+
+def self_check() -> dict[str, Any]:
+    """Load SGLang's plugins in this process, as its server does, and say what is in place."""
+    settings, problem = None, ""
+    try:
+        settings = read_settings()
+    except SettingError as error:
+        problem = str(error)
+    version = sglang_version()
+    status: Sequence[HookStatus] = ()
+    if version != "embedded" and settings is not None and settings.mode is not PluginMode.OFF:
+        from sglang.srt.plugins import load_plugins
+
+        load_plugins()
+        status = hook_status(SglangRegistry(), settings.mode is PluginMode.ACT)
+    return {
+        "sglang_version": version if version != "embedded" else None,
+        "version_known": version != "embedded" and is_known(version),
+        "mode": settings.mode.value if settings else None,
+        "controller": settings.controller if settings else None,
+        "problem": problem,
+        "hooks": [asdict(s) for s in status],
+        "would_be_refused": [{"what": what, "outcome": outcome} for what, outcome in WOULD_BE_REFUSED],
+    }
+
+
+def render(check: dict[str, Any]) -> str:
+    """The self-check for people."""
+    version = check["sglang_version"]
+    if version is None:
+        return "SGLang is not installed in this environment: install Trimtab beside it."
+    known = "known to this plugin" if check["version_known"] else "NOT known to this plugin: it will only observe"
+    lines = [f"SGLang {version}: {known}"]
+    if check["problem"]:
+        lines.append(f"The plugin stays off: {check['problem']}")
+    elif check["mode"] == PluginMode.OFF:
+        lines.append("The plugin is off (TRIMTAB_MODE=off): nothing is hooked.")
+    else:
+        lines.append(f"Mode {check['mode']}, controller {check['controller']}")
+    lines += [_render_hook(hook) for hook in check["hooks"]]
+    lines.append("What would be refused:")
+    lines += [f"  {row['what']}: {row['outcome']}" for row in check["would_be_refused"]]
+    return "\n".join(lines)
+
+
+def _render_hook(hook: dict[str, Any]) -> str:
+    return f"  {'hooked ' if hook['applied'] else 'MISSING'} {hook['target']}" + (
+        f": {hook['reason']}" if hook["reason"] else ""
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the self-check; exit status 1 if the plugin could not do what its mode asks for."""
+    parser = argparse.ArgumentParser(prog="python -m trimtab_sglang.host", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print data")
+    options = parser.parse_args(arguments)
+    check = self_check()
+    print(json.dumps(check, indent=2) if options.json else render(check))
+    healthy = check["version_known"] and not check["problem"] and all(hook["applied"] for hook in check["hooks"])
+    return 0 if healthy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,306 @@
+"""The stream to the controller, on a thread of its own that the scheduler never waits for.
+
+It drains the recorder at the report interval, sends reports, checks leases and posts them to the mailbox,
+and comes back by itself when the controller does. Nothing here can change a mode: only the scheduler
+thread does, when it collects the mailbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import grpc
+
+from trimtab_sglang import messages
+from trimtab_sglang.facts import EngineFacts
+from trimtab_sglang.lease import NEVER, Lease, LeaseError, Mode
+from trimtab_sglang.policy import MODES_BY_STEPS
+from trimtab_sglang.ranks import Command, Order, Posted
+from trimtab_sglang.recorder import Launch
+from trimtab_sglang.rows import RowMaker
+from trimtab_sglang.sampling import sample_scheduler
+from trimtab_sglang.settings import default_engine_id
+from trimtabpb.v1 import control_pb2 as pb
+from trimtabpb.v1 import control_pb2_grpc as pb_grpc
+
+if TYPE_CHECKING:
+    from trimtab_sglang.plugin import Plugin
+
+logger = logging.getLogger("trimtab")
+
+WELCOME_TIMEOUT_S = 5.0
+MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 5.0
+RETRY_S = (0.25, 0.5, 1.0)
+MAX_ROWS = 4096
+# Messages that the controller has not read yet. Beyond that rows stay in the ring, which is bounded.
+MAX_UNSENT = 8
+# Faster than any engine steps: the clock of the speaking rank ends a lease long before.
+MAX_STEPS_PER_S = 20_000
+CHANNEL_OPTIONS = (
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.enable_retries", 0),
+)
+
+Outbox = queue.SimpleQueue[pb.EngineMessage | None]
+
+
+class Link:
+    """Keeps one stream to the controller open for as long as the process lives."""
+
+    def __init__(self, plugin: Plugin, facts: EngineFacts) -> None:
+        self._plugin = plugin
+        self._facts = facts
+        port = facts.server.get("port")
+        self._engine_id = plugin.settings.engine_id or default_engine_id(port if isinstance(port, int) else None)
+        self._rows = RowMaker(plugin.recorder, facts.graph_batch_sizes, self._mode_of)
+        self._modes = frozenset(facts.modes)
+        self._stop = threading.Event()
+        self._last_problem = ""
+        self._thread = threading.Thread(target=self._run, name="trimtab-link", daemon=True)
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Start the thread. Called once, in the process of the scheduler."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """Say goodbye and end the thread; waits `timeout_s` at most."""
+        self._stop.set()
+        if os.getpid() == self._pid:
+            self._thread.join(timeout_s)
+
+    def _mode_of(self, draft_tokens: int | None) -> Mode:
+        return self._plugin.plain_mode if draft_tokens is None else MODES_BY_STEPS[self._plugin.steps_of(draft_tokens)]
+
+    def _run(self) -> None:
+        attempt = 0
+        while not self._stop.is_set():
+            try:
+                stream = _Stream(self._plugin.settings.controller, self)
+                attempt = 0 if stream.serve(self._stop) else attempt + 1
+                self._say_once(stream.problem)
+            except Exception as error:  # noqa: BLE001 - the thread must survive whatever the network does
+                attempt += 1
+                self._say_once(f"{type(error).__name__}: {error}")
+            self._stop.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+
+    def _say_once(self, problem: str) -> None:
+        if problem and problem != self._last_problem:
+            logger.warning("trimtab has no controller at %s: %s", self._plugin.settings.controller, problem)
+        self._last_problem = problem
+
+    def connected(self, controller_id: str) -> None:
+        """The controller said Welcome."""
+        logger.info("trimtab is connected to controller %s as engine %s", controller_id, self._engine_id)
+        self._last_problem = ""
+
+    # -- what goes up ----------------------------------------------------------------------------
+
+    def hello(self) -> pb.EngineMessage:
+        """Who we are and what runs now."""
+        plugin, machine = self._plugin, self._plugin.machine
+        reasons = list(plugin.observe_reasons)
+        if plugin.fuse.blown:
+            reasons.append(f"the fuse is blown: {plugin.fuse.reason}")
+        hello = messages.hello(
+            self._facts, self._engine_id, plugin.settings.labels, plugin.hooks, reasons, plugin.digest
+        )
+        hello.in_force.CopyFrom(self.in_force())
+        hello.last_lease_version = machine.last_version
+        pin = machine.pin
+        if pin is not None:
+            hello.pin.CopyFrom(
+                pb.Pin(id=pin.id, mode=messages.mode_to_wire(pin.mode), reason=pin.reason, owner=pin.owner)
+            )
+            remaining_s = plugin.mailbox.pin_remaining_s(time.monotonic_ns())
+            if remaining_s is not None:
+                hello.pin.remaining.CopyFrom(messages.duration(remaining_s))
+        return pb.EngineMessage(hello=hello)
+
+    def in_force(self) -> pb.InForce:
+        """What runs now and who decides about it."""
+        plugin, machine = self._plugin, self._plugin.machine
+        lease, pin, mode = machine.lease, machine.pin, self._last_mode()
+        if plugin.fuse.blown:
+            return messages.in_force(pb.InForce.SOURCE_FUSE, mode, fuse_reason=plugin.fuse.reason)
+        if pin is not None:
+            return messages.in_force(pb.InForce.SOURCE_PIN, mode, lease.version if lease else 0, pin.id)
+        if lease is not None:
+            return messages.in_force(pb.InForce.SOURCE_LEASE, mode, lease.version)
+        return messages.in_force(pb.InForce.SOURCE_STOCK, mode)
+
+    def _last_mode(self) -> Mode | None:
+        """The mode of the newest launch; None before the first."""
+        last = self._plugin.recorder.last
+        if last is None:
+            return None
+        launch = Launch._make(last)
+        if launch.choice is not None:
+            return launch.choice.mode
+        return MODES_BY_STEPS[launch.stock_steps] if launch.stock_steps >= 0 else self._rows.last_mode
+
+    def report(self, seq: int) -> pb.EngineMessage:
+        """The rows recorded since the last report, and what runs now."""
+        recorder, now_ns = self._plugin.recorder, time.monotonic_ns()
+        columns = pb.StepRows()
+        for row in self._rows.drain(MAX_ROWS):
+            messages.append_row(columns, row, self._facts.ranks.dp_rank)
+            time.sleep(0)
+        running, samples = sample_scheduler(self._plugin.scheduler)
+        messages.append_samples(columns, samples)
+        report = pb.Report(
+            seq=seq,
+            now_ns=now_ns,
+            rows=columns,
+            in_force=self.in_force(),
+            decode_steps=recorder.launches,
+            switches=self._rows.switches,
+            dropped=self._rows.dropped,
+            waiting_requests=samples.get("waiting_requests", 0),
+            running_requests=running,
+        )
+        if self._rows.last_result_ns:
+            report.last_step_age_ns = max(0, now_ns - self._rows.last_result_ns)
+        return pb.EngineMessage(report=report)
+
+    # -- what comes down -------------------------------------------------------------------------
+
+    def take_lease(self, message: pb.Lease) -> pb.EngineMessage:
+        """Check a lease and post it to the scheduler thread; the answer to it."""
+        ack = pb.Ack(nonce=message.nonce, version=message.version)
+        refused = self._why_refused(message)
+        if refused is None:
+            ack.accepted = True
+        else:
+            ack.refusal, ack.detail = refused[0], refused[1][:256]
+        return pb.EngineMessage(ack=ack)
+
+    def _why_refused(self, message: pb.Lease) -> tuple[pb.Refusal.ValueType, str] | None:
+        plugin = self._plugin
+        if plugin.fuse.blown:
+            return pb.REFUSAL_FUSE, plugin.fuse.reason
+        if not plugin.acts:
+            return pb.REFUSAL_OBSERVING, "; ".join(plugin.observe_reasons)
+        if message.version < plugin.machine.last_version:
+            return pb.REFUSAL_OUTDATED, f"version {plugin.machine.last_version} was applied before"
+        try:
+            life_steps = max(1, round(messages.seconds(message.ttl) * MAX_STEPS_PER_S))
+            lease, ttl_s, remaining_s = messages.lease_from_wire(message, life_steps)
+            self._check_built(lease)
+        except messages.NoStateError as error:
+            return pb.REFUSAL_NO_STATE, str(error)
+        except LeaseError as error:
+            return pb.REFUSAL_INVALID, str(error)
+        now_ns = time.monotonic_ns()
+        plugin.mailbox.post(
+            Posted(
+                Command(Order.ADOPT, lease=lease),
+                lease_deadline_ns=now_ns + round(ttl_s * 1e9),
+                pin_deadline_ns=NEVER if remaining_s is None else now_ns + round(remaining_s * 1e9),
+            )
+        )
+        return None
+
+    def _check_built(self, lease: Lease) -> None:
+        missing = sorted(lease.modes - self._modes)
+        if missing:
+            built = ", ".join(map(str, sorted(self._modes)))
+            raise messages.NoStateError("mode", f"{missing[0]} was not built; there are: {built}")
+
+    def release(self, reason: str) -> None:
+        """The controller lets go: back to the engine's own policy at once."""
+        logger.info("trimtab was released by the controller: %s", reason)
+        self._plugin.mailbox.post(Posted(Command(Order.RELEASE, reason=reason)))
+
+
+class _Stream:
+    """One stream from Hello to its end.
+
+    Attributes:
+        problem: Why it ended, for people.
+    """
+
+    def __init__(self, address: str, link: Link) -> None:
+        self.problem = ""
+        self._link = link
+        self._outbox: Outbox = queue.SimpleQueue()
+        self._welcome = threading.Event()
+        self._ended = threading.Event()
+        self._interval_s = MIN_INTERVAL_S
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing())
+
+    def serve(self, stop: threading.Event) -> bool:
+        """Send reports until the stream ends or `stop` is set; whether the controller ever answered."""
+        receiver = threading.Thread(target=self._receive, name="trimtab-link-receive", daemon=True)
+        try:
+            self._outbox.put(self._link.hello())
+            receiver.start()
+            if self._await_welcome(stop):
+                self._report(stop)
+        finally:
+            self._outbox.put(None)
+            self._call.cancel()
+            self._channel.close()
+            receiver.join(1.0)
+        return self._welcome.is_set()
+
+    def _await_welcome(self, stop: threading.Event) -> bool:
+        deadline = time.monotonic() + WELCOME_TIMEOUT_S
+        while not (stop.is_set() or self._ended.is_set()):
+            if self._welcome.wait(0.05):
+                return True
+            if time.monotonic() > deadline:
+                self.problem = f"no welcome within {WELCOME_TIMEOUT_S:.0f} s"
+                return False
+        return False
+
+    def _report(self, stop: threading.Event) -> None:
+        seq = 0
+        while not self._ended.wait(self._interval_s):
+            if stop.is_set():
+                self._outbox.put(pb.EngineMessage(goodbye=pb.Goodbye(reason="engine stops")))
+                self._ended.wait(0.2)
+                return
+            if self._outbox.qsize() <= MAX_UNSENT:
+                seq += 1
+                self._outbox.put(self._link.report(seq))
+
+    def _outgoing(self) -> Iterator[pb.EngineMessage]:
+        while (message := self._outbox.get()) is not None:
+            yield message
+
+    def _receive(self) -> None:
+        try:
+            for message in self._call:
+                self._take(message)
+            self.problem = self.problem or "the controller closed the stream"
+        except grpc.RpcError as error:
+            with contextlib.suppress(Exception):
+                self.problem = self.problem or f"{error.code().name}: {error.details()}"
+        except Exception as error:  # noqa: BLE001 - a message we cannot read ends this stream, not the thread
+            self.problem = self.problem or f"{type(error).__name__}: {error}"
+        finally:
+            self._ended.set()
+
+    def _take(self, message: pb.ControllerMessage) -> None:
+        match message.WhichOneof("message"):
+            case "welcome":
+                interval_s = messages.seconds(message.welcome.report_interval)
+                self._interval_s = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
+                self._link.connected(message.welcome.controller_id)
+                self._welcome.set()
+            case "lease":
+                self._outbox.put(self._link.take_lease(message.lease))
+            case "release":
+                self._link.release(message.release.reason)

@@ -1,0 +1,142 @@
+"""SGLang's entry point to Trimtab, and the one object a scheduler process keeps of it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trimtab_sglang import host
+from trimtab_sglang.facts import EngineFacts, HookStatus, read_facts, reasons_to_observe
+from trimtab_sglang.fuse import Fuse
+from trimtab_sglang.lease import PLAIN_NATIVE, LeaseMachine
+from trimtab_sglang.policy import LeasedPolicy
+from trimtab_sglang.ranks import Mailbox
+from trimtab_sglang.recorder import Recorder
+from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
+
+if TYPE_CHECKING:
+    from trimtab_sglang.link import Link
+
+logger = logging.getLogger("trimtab")
+
+
+class Plugin:
+    """Everything of ours in one scheduler process.
+
+    The scheduler thread owns `machine`, `recorder` and `policy`. The link thread takes from
+    `recorder.ring`, puts into `mailbox`, and reads counters.
+
+    Attributes:
+        settings: The operator's settings.
+        registry: Where the hooks are registered.
+        decode_forward_mode: SGLang's `ForwardMode.DECODE`, compared by identity.
+        machine: Chooses the mode of every decode launch.
+        recorder: Records decode steps.
+        mailbox: Commands from the link thread.
+        fuse: Blown by the first exception of ours.
+        policy: The policy that SGLang's adaptive controller asks; None where there is none.
+        started: Whether the link was started (or need not be).
+        facts: What the scheduler is; None until it is complete.
+        hooks: Which hooks are in place.
+        observe_reasons: Why the plugin only reports; empty if it acts.
+        scheduler: SGLang's scheduler; None until it is complete.
+        link: The stream to the controller; None before the start and on ranks that do not speak.
+    """
+
+    def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
+        self.settings = settings
+        self.registry = registry
+        self.decode_forward_mode = decode_forward_mode
+        self.machine = LeaseMachine()
+        self.recorder = Recorder()
+        self.mailbox = Mailbox()
+        self.fuse = Fuse(self.machine.fall_back)
+        self.policy: LeasedPolicy | None = None
+        self.started = False
+        self.facts: EngineFacts | None = None
+        self.hooks: list[HookStatus] = []
+        self.observe_reasons: list[str] = []
+        self.scheduler: Any = None
+        self.link: Link | None = None
+        self.plain_mode = PLAIN_NATIVE
+        self.digest = digest()
+
+    @property
+    def may_act(self) -> bool:
+        """Whether the operator lets the plugin choose modes at all."""
+        return self.settings.mode is PluginMode.ACT
+
+    @property
+    def acts(self) -> bool:
+        """Whether leases are followed here."""
+        return self.facts is not None and not self.observe_reasons and not self.fuse.blown
+
+    def attach(self, scheduler: Any) -> None:
+        """Read what the complete scheduler is, and decide what may be done beside it."""
+        self.scheduler = scheduler
+        controller = getattr(getattr(scheduler, "draft_worker", None), "adaptive_controller", None)
+        facts = read_facts(
+            scheduler,
+            candidate_steps=controller.candidate_steps if controller is not None else None,
+            graph_sizes=self.policy.graph_batch_sizes if self.policy else None,
+        )
+        self.hooks = host.hook_status(self.registry, self.may_act)
+        self.observe_reasons = reasons_to_observe(facts, self.hooks, host.is_known(facts.sglang_version))
+        if not self.may_act:
+            self.observe_reasons.insert(0, "TRIMTAB_MODE=observe")
+        elif facts.adaptive and getattr(controller, "params", None) is not self.policy:
+            self.observe_reasons.append("another plugin replaced SGLang's adaptive policy after this one")
+        self.facts = facts
+        if facts.ranks.speaks:
+            self._say_hello_to_the_log(facts)
+
+    def _say_hello_to_the_log(self, facts: EngineFacts) -> None:
+        if self.observe_reasons:
+            logger.warning(
+                "trimtab observes beside SGLang %s: %s", facts.sglang_version, "; ".join(self.observe_reasons)
+            )
+        else:
+            logger.info("trimtab acts beside SGLang %s, steps %s", facts.sglang_version, list(facts.candidate_steps))
+
+    def start(self) -> None:
+        """Start the link thread, in the process that runs the scheduler and only on the rank that speaks."""
+        self.started = True
+        if self.facts is not None and self.facts.ranks.speaks:
+            # Not at the top: the other processes of the server load this module and need no gRPC.
+            from trimtab_sglang.link import Link
+
+            self.link = Link(self, self.facts)
+            self.link.start()
+
+    def steps_of(self, draft_tokens: int) -> int:
+        """Drafts a step, from the tokens that a verify reads for each request."""
+        server = self.facts.server if self.facts else {}
+        if (server.get("speculative_eagle_topk") or 1) > 1:
+            return min(int(server.get("speculative_num_steps") or 0), 64)
+        return min(max(draft_tokens - 1, 0), 64)
+
+
+def digest() -> str:
+    """Hash of the plugin's code; ranks that differ must not act together."""
+    code = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        code.update(path.read_bytes())
+    return code.hexdigest()[:16]
+
+
+def register() -> None:
+    """SGLang's entry point: called in every process of the server, before its classes are used."""
+    try:
+        settings = read_settings()
+        if settings.mode is PluginMode.OFF:
+            return
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
+
+        registry = host.SglangRegistry()
+        host.install(Plugin(settings, registry, ForwardMode.DECODE), registry)
+    except SettingError as error:
+        logger.error("trimtab stays off: %s", error)
+    except Exception:
+        logger.exception("trimtab stays off")

@@ -1,0 +1,154 @@
+"""The policy that SGLang's adaptive controller asks: the lease's mode if there is one, else SGLang's own.
+
+It only chooses. SGLang's own policy keeps watching under a lease, so that it is ready to take over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from trimtab_sglang.fuse import Fuse
+from trimtab_sglang.lease import LeaseMachine, Mode, speculate
+from trimtab_sglang.recorder import CHOICE, STOCK_STEPS, Recorder
+
+# Modes by step count, so that the scheduler thread compares and stores ready-made objects.
+MODES_BY_STEPS: tuple[Mode, ...] = tuple(speculate(k) for k in range(65))
+
+
+class StockPolicy(Protocol):
+    """SGLang's `AdaptiveSpecPolicy`."""
+
+    candidate_steps: list[int]
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """Tell the batch sizes with a captured graph."""
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Steps for the next launch."""
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
+        """Take in accepted counts; the new steps, if they change."""
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        """Batch sizes to capture graphs for at this step count."""
+
+
+class PolicyHost(Protocol):
+    """What the policy needs of the plugin around it."""
+
+    machine: LeaseMachine
+    recorder: Recorder
+    fuse: Fuse
+    policy: LeasedPolicy | None
+
+    @property
+    def may_act(self) -> bool:
+        """Whether leases may choose modes."""
+
+
+class LeasedPolicy:
+    """Decorates SGLang's own policy; transparent while there is no lease.
+
+    Attributes:
+        stock: SGLang's own policy.
+        graph_batch_sizes: Sizes with a captured graph, or None without graphs.
+        stock_steps: Steps that the stock policy wanted for the newest launch.
+        get_steps_for_batch: SGLang asks it once for every decode launch.
+        on_verify_complete: SGLang tells it the accepted counts of every result.
+    """
+
+    def __init__(self, stock: StockPolicy, host: PolicyHost) -> None:
+        self.stock = stock
+        self.graph_batch_sizes: list[int] | None = None
+        self.stock_steps = 0
+        # Closures over ready-made references: both run at every decode step.
+        self.get_steps_for_batch = _steps_chooser(self, stock, host.machine, host.fuse)
+        self.on_verify_complete = _verify_watcher(stock, host.recorder)
+        self._host = host
+        host.policy = self
+
+    @property
+    def candidate_steps(self) -> list[int]:
+        """Step counts that SGLang builds at start-up."""
+        return self.stock.candidate_steps
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """Told by SGLang before it captures graphs."""
+        self.graph_batch_sizes = sorted(cuda_graph_bs) if cuda_graph_bs else None
+        self.stock.set_cuda_graph_bs(cuda_graph_bs)
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        """Every size for every candidate.
+
+        SGLang's own rule lists only those it would run itself; a lease may run any candidate at any size.
+        """
+        if self._host.may_act:
+            return self.graph_batch_sizes
+        return self.stock.cuda_graph_bs_for_step(step)
+
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is SGLang's own policy's."""
+        if name == "stock":
+            raise AttributeError(name)
+        return getattr(self.stock, name)
+
+
+def _steps_chooser(policy: LeasedPolicy, stock: StockPolicy, machine: LeaseMachine, fuse: Fuse) -> Callable[..., int]:
+    """Chooses the steps of a launch, and leaves the choice where the launch hook finds it."""
+    stock_steps_for, choose = stock.get_steps_for_batch, machine.choose
+
+    def get_steps_for_batch(batch_size: int, *args: Any, **kwargs: Any) -> int:
+        policy.stock_steps = steps = (
+            stock_steps_for(batch_size, *args, **kwargs) if args or kwargs else stock_steps_for(batch_size)
+        )
+        if fuse.blown:
+            return steps
+        try:
+            mode = choose(batch_size)
+            return steps if mode is None else mode.steps
+        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the scheduler
+            fuse.blow("choosing the mode", error)
+            return steps
+
+    return get_steps_for_batch
+
+
+def _verify_watcher(stock: StockPolicy, recorder: Recorder) -> Callable[..., int | None]:
+    """Lets SGLang's own policy watch; it moves the steps only where no lease chose the launch.
+
+    Under a lease it is told only what it could have seen itself: a launch with fewer steps than it wanted
+    would look to it like rejected drafts.
+    """
+    stock_watch = stock.on_verify_complete
+
+    def on_verify_complete(
+        num_correct_drafts_per_req: list[int], batch_size: int = 0, *args: Any, **kwargs: Any
+    ) -> int | None:
+        launch = recorder.processing
+        choice = None if launch is None else launch[CHOICE]
+        if launch is not None and choice is not None and choice.mode.steps < launch[STOCK_STEPS]:
+            return None
+        if args or kwargs:
+            moved = stock_watch(num_correct_drafts_per_req, batch_size, *args, **kwargs)
+        else:
+            moved = stock_watch(num_correct_drafts_per_req, batch_size)
+        return moved if choice is None else None
+
+    return on_verify_complete
+
+
+def leased_policy_class(stock_class: Callable[..., StockPolicy], host: PolicyHost) -> type[LeasedPolicy]:
+    """The class that replaces SGLang's: takes its arguments, makes its policy, and decorates that.
+
+    `stock_class` is kept in the closure: SGLang's hook registry rebinds every module attribute that is the
+    original class, and a fallback found by name would be ourselves.
+    """
+
+    class AdaptiveSpeculativeParams(LeasedPolicy):
+        """SGLang's adaptive policy under Trimtab's lease."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(stock_class(*args, **kwargs), host)
+
+    return AdaptiveSpeculativeParams

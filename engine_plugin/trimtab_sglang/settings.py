@@ -1,0 +1,103 @@
+"""What the operator told the plugin, from `TRIMTAB_*` environment variables."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+__version__ = "0.1.0"
+
+MAX_LABELS = 64
+MAX_TEXT = 256
+
+
+class PluginMode(StrEnum):
+    """How far the plugin goes: nothing at all, report only, or follow the controller as well."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    ACT = "act"
+
+
+class SettingError(ValueError):
+    """A `TRIMTAB_*` variable that cannot be used; the message names it and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """The plugin's settings.
+
+    Attributes:
+        mode: `TRIMTAB_MODE`.
+        controller: `TRIMTAB_CONTROLLER`: `unix:PATH` or `HOST:PORT`.
+        engine_id: `TRIMTAB_ENGINE_ID`; empty takes the host's name and the server's port.
+        labels: `TRIMTAB_LABELS`: `key=value,key=value`.
+    """
+
+    mode: PluginMode = PluginMode.ACT
+    controller: str = ""
+    engine_id: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
+    """Settings from the environment; `SettingError` names the variable that cannot be used."""
+    environ = os.environ if environ is None else environ
+    return PluginSettings(
+        mode=_mode(environ.get("TRIMTAB_MODE", "").strip().lower()),
+        controller=_controller(environ.get("TRIMTAB_CONTROLLER", "").strip(), environ),
+        engine_id=_text("TRIMTAB_ENGINE_ID", environ.get("TRIMTAB_ENGINE_ID", "").strip()),
+        labels=_labels(environ.get("TRIMTAB_LABELS", "").strip()),
+    )
+
+
+def default_socket_path(environ: Mapping[str, str], uid: int) -> str:
+    """Where a `trimtabd` of the same user listens unless it was told otherwise.
+
+    The same rule as in the controller's `config.py`: neither side may import the other.
+    """
+    runtime_dir = environ.get("XDG_RUNTIME_DIR")
+    folder = f"{runtime_dir}/trimtab" if runtime_dir else "/run/trimtab" if uid == 0 else f"/tmp/trimtab-{uid}"
+    return f"{folder}/trimtabd.sock"
+
+
+def default_engine_id(port: int | None) -> str:
+    """The host's name and the server's port."""
+    return f"{platform.node() or 'localhost'}:{port or 0}"
+
+
+def _mode(text: str) -> PluginMode:
+    try:
+        return PluginMode(text or PluginMode.ACT)
+    except ValueError:
+        raise SettingError(f"TRIMTAB_MODE is {text!r}; it takes off, observe or act") from None
+
+
+def _controller(text: str, environ: Mapping[str, str]) -> str:
+    if not text:
+        return f"unix:{default_socket_path(environ, os.getuid())}"
+    host, colon, port = text.rpartition(":")
+    if text.startswith("unix:") or (colon and host and port.isdigit()):
+        return text
+    raise SettingError(f"TRIMTAB_CONTROLLER is {text!r}; it takes unix:/path/to/socket or host:port")
+
+
+def _labels(text: str) -> dict[str, str]:
+    labels: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise SettingError(f"TRIMTAB_LABELS has {part!r}; it takes key=value,key=value")
+        labels[_text("TRIMTAB_LABELS", key.strip())] = _text("TRIMTAB_LABELS", value.strip())
+    if len(labels) > MAX_LABELS:
+        raise SettingError(f"TRIMTAB_LABELS has {len(labels)} labels, at most {MAX_LABELS}")
+    return labels
+
+
+def _text(variable: str, text: str) -> str:
+    if len(text) > MAX_TEXT or not text.isprintable():
+        raise SettingError(f"{variable} has a value over {MAX_TEXT} characters or with control characters")
+    return text

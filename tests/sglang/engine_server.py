@@ -1,0 +1,298 @@
+"""Starts the real SGLang server of `.venv-sglang` on the CPU and talks to it over HTTP.
+
+The server is SGLang's own `python -m sglang.launch_server`; Trimtab's plugin gets into it through its entry
+point, as in any installation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from step_log import StepLogReader
+
+HERE = Path(__file__).resolve().parent
+ENGINE_PYTHON = HERE.parents[1] / ".venv-sglang" / "bin" / "python"
+NO_ENGINE = "there is no SGLang engine in .venv-sglang: run `make test`, which installs it"
+START_TIMEOUT_S = 100.0
+STOP_TIMEOUT_S = 15.0
+REQUEST_TIMEOUT_S = 60.0
+MAX_CONCURRENT_REQUESTS = 32
+
+# Overlap scheduling, as on a GPU: results come one step after their launch.
+OVERLAP = {"SGLANG_CPU_FORCE_OVERLAP": "1", "TRITON_INTERPRET": "1"}
+# SGLang's rule in small: the same candidates for every batch size, quick to react.
+ADAPTIVE_CONFIG = {
+    "ema_alpha": 0.5,
+    "update_interval": 2,
+    "warmup_batches": 2,
+    "1": {"candidate_steps": [0, 1, 3, 5]},
+}
+CANDIDATE_STEPS = (0, 1, 3, 5)
+INITIAL_STEPS = 3
+USED_MODEL_FILES = frozenset({"__init__", "llama", "llama_eagle"})
+
+COMMON_ARGUMENTS = {
+    "device": "cpu",
+    "attention-backend": "intel_amx",
+    "dtype": "float32",
+    "mem-fraction-static": "0.5",
+    "max-total-tokens": "16384",
+    "max-running-requests": "16",
+    "context-length": "2048",
+    "random-seed": "1",
+    "log-level": "info",
+    "host": "127.0.0.1",
+    "skip-tokenizer-init": "",
+    "disable-cuda-graph": "",
+    "sleep-on-idle": "",
+}
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What kind of server to start.
+
+    Attributes:
+        model: Folder below the tiny models: "cycle" or "noisy".
+        speculation: "adaptive" (SGLang's own rule), "fixed" (3 steps) or "none".
+        arguments: Further server arguments, without their dashes; an empty value is a switch.
+        environment: Further environment variables.
+    """
+
+    model: str = "cycle"
+    speculation: str = "adaptive"
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back for one request.
+
+    Attributes:
+        tokens: The ids that were generated.
+        finish_reason: SGLang's word for the end: "length", "abort" ...
+        accept_length: Tokens a verify step on average; None without speculation.
+        arrivals_ns: CLOCK_MONOTONIC when each piece came in, the start of the request first.
+    """
+
+    tokens: tuple[int, ...]
+    finish_reason: str
+    accept_length: float | None
+    arrivals_ns: tuple[int, ...]
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest time between two pieces of the answer."""
+        pairs = zip(self.arrivals_ns, self.arrivals_ns[1:], strict=False)
+        return max(later - earlier for earlier, later in pairs) / 1e9
+
+
+class EngineError(AssertionError):
+    """The server did not start, ended, or failed a request."""
+
+
+class EngineServer:
+    """One SGLang server as a process group of its own. Use as a context manager: entering starts it."""
+
+    def __init__(self, settings: EngineSettings, models: Path, folder: Path) -> None:
+        if not ENGINE_PYTHON.exists():
+            raise EngineError(NO_ENGINE)
+        self.settings = settings
+        self.log_path = folder / "server.log"
+        self.steps = StepLogReader(folder / "steps.0")
+        self._folder = folder
+        self._models = models
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._requests = ThreadPoolExecutor(MAX_CONCURRENT_REQUESTS, thread_name_prefix="request")
+
+    @property
+    def engine_id(self) -> str:
+        """The id that the plugin gives itself without TRIMTAB_ENGINE_ID: the host's name and the server's port."""
+        return f"{platform.node()}:{self._port}"
+
+    def __enter__(self) -> EngineServer:
+        self.launch()
+        self.wait_ready()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def launch(self) -> None:
+        """Start the process; `wait_ready` waits until it serves."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(), env=self._environment(), cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return once a request would be served; `EngineError` with the end of the log if that does not come."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            self._check_alive()
+            try:
+                self._get("/health", timeout_s=5)
+            except OSError:
+                time.sleep(0.2)
+            else:
+                return
+        raise EngineError(f"the engine did not get ready within {timeout_s:g} s:\n{self.log_tail()}")
+
+    def stop(self) -> None:
+        """End the whole process group."""
+        process, self._process = self._process, None
+        if process is not None:
+            # SGLang's children end with their parent, and Python's resource tracker cleans up after them. To
+            # ask nicely takes five seconds longer, and a dead child gets diagnosed before the rest ends.
+            process.kill()
+            process.wait()
+            _wait_group_gone(process.pid, STOP_TIMEOUT_S)
+        self._requests.shutdown(wait=True, cancel_futures=True)
+
+    def generate(self, prompt: Sequence[int], tokens: int) -> Answer:
+        """Generate exactly this many tokens, greedily."""
+        return self._stream(prompt, tokens)
+
+    def submit(self, prompt: Sequence[int], tokens: int) -> Future[Answer]:
+        """The same while the caller goes on."""
+        return self._requests.submit(self._stream, tuple(prompt), tokens)
+
+    def generate_all(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
+        """All prompts at once, so that they share batches."""
+        return [answer.result() for answer in [self.submit(prompt, tokens) for prompt in prompts]]
+
+    def current_steps(self) -> int:
+        """Steps that SGLang's worker is set to at this moment, as the server itself reports them."""
+        state = json.loads(self._get("/server_info", timeout_s=REQUEST_TIMEOUT_S))["internal_states"][0]
+        return int(state["speculative_num_steps"])
+
+    def log_tail(self, lines: int = 40) -> str:
+        """The end of the server's log."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def _stream(self, prompt: Sequence[int], tokens: int) -> Answer:
+        parameters = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
+        body = {"input_ids": list(prompt), "sampling_params": parameters, "stream": True}
+        request = urllib.request.Request(
+            self._url("/generate"), json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        arrivals, last = [time.monotonic_ns()], None
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
+                for event in _events(response):
+                    arrivals.append(time.monotonic_ns())
+                    last = event
+        except (OSError, ValueError) as error:
+            raise EngineError(f"a request failed: {error}\n{self.log_tail()}") from error
+        if last is None or "output_ids" not in last:
+            raise EngineError(f"a request came back as {last}\n{self.log_tail()}")
+        meta = last["meta_info"]
+        reason = (meta["finish_reason"] or {}).get("type", "")
+        return Answer(tuple(last["output_ids"]), reason, meta.get("spec_accept_length"), tuple(arrivals))
+
+    def _command(self) -> list[str]:
+        models = self._models / self.settings.model
+        arguments = {**COMMON_ARGUMENTS, "port": str(self._port), "model-path": str(models / "target")}
+        if self.settings.speculation != "none":
+            arguments |= {
+                "speculative-algorithm": "EAGLE",
+                "speculative-draft-model-path": str(models / "draft"),
+                "speculative-eagle-topk": "1",
+                "speculative-num-steps": str(INITIAL_STEPS),
+                "speculative-num-draft-tokens": str(INITIAL_STEPS + 1),
+            }
+        if self.settings.speculation == "adaptive":
+            config = self._folder / "adaptive.json"
+            config.write_text(json.dumps(ADAPTIVE_CONFIG))
+            arguments |= {"speculative-adaptive": "", "speculative-adaptive-config": str(config)}
+        arguments |= self.settings.arguments
+        command = [str(ENGINE_PYTHON), "-m", "sglang.launch_server"]
+        for name, value in arguments.items():
+            command += [f"--{name}", value] if value else [f"--{name}"]
+        return command
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TRIMTAB_", "SGLANG_"))}
+        return inherited | {
+            "OMP_NUM_THREADS": "1",
+            # Compiling takes half of the start-up, and again at every new batch size; it changes no result.
+            "TORCHDYNAMO_DISABLE": "1",
+            # The files of other models are only slow to import.
+            "SGLANG_DISABLED_MODEL_ARCHS": ",".join(_other_model_files()),
+            "SGLANG_CPU_STEP_LOG": str(self._folder / "steps"),
+            # SGLang leaves the files of its sockets behind.
+            "TMPDIR": str(self._folder),
+            **self.settings.environment,
+        }  # fmt: skip
+
+    def _check_alive(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            raise EngineError(f"the engine ended at start:\n{self.log_tail()}")
+
+    def _url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._port}{path}"
+
+    def _get(self, path: str, timeout_s: float) -> bytes:
+        with urllib.request.urlopen(self._url(path), timeout=timeout_s) as response:
+            return bytes(response.read())
+
+
+EngineFactory = Callable[[EngineSettings], EngineServer]
+
+
+def make_models(folder: Path) -> None:
+    """Build the tiny models below the folder."""
+    subprocess.run([ENGINE_PYTHON, HERE / "tiny_models.py", folder], check=True, timeout=60)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _events(response: Any) -> Iterator[dict[str, Any]]:
+    """The objects of a stream of server-sent events; an error object is an exception."""
+    for line in response:
+        text = line.decode().strip().removeprefix("data: ")
+        if not text or text == "[DONE]":
+            continue
+        event = json.loads(text)
+        if "error" in event:
+            raise ValueError(event["error"])
+        yield event
+
+
+def _other_model_files() -> list[str]:
+    """Names of SGLang's model files that the tiny models do not need."""
+    (models,) = (ENGINE_PYTHON.parents[1] / "lib").glob("python3.*/site-packages/sglang/srt/models")
+    return sorted(file.stem for file in models.glob("*.py") if file.stem not in USED_MODEL_FILES)
+
+
+def _wait_group_gone(group: int, timeout_s: float) -> None:
+    """Return when no process of the group is left; kill what is left after the timeout."""
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            late = time.monotonic() > deadline
+            os.killpg(group, signal.SIGKILL if late else 0)
+            time.sleep(0.05)

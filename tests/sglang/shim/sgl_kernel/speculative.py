@@ -1,0 +1,5 @@
+"""The names that SGLang imports from `sgl_kernel.speculative`."""
+
+from . import reconstruct_indices_from_tree_mask
+
+__all__ = ["reconstruct_indices_from_tree_mask"]

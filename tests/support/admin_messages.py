@@ -1,0 +1,56 @@
+"""Engines as the admin service describes them, for tests of what is made of them."""
+
+from __future__ import annotations
+
+from google.protobuf.text_format import Parse
+
+from trimtabpb.v1 import admin_pb2
+
+FULL = """
+engine_id: "llama-a"
+state: STATE_CONNECTED
+hello {
+  engine_id: "llama-a" boot_id: "b1" acts: true
+  labels { key: "team" value: "chat" }
+  software { plugin_version: "0.1.0" sglang_version: "0.5.23" }
+  topology { tp_size: 1 pp_size: 1 dp_size: 1 host: "gpu-7" }
+  speculation {
+    algorithm: "EAGLE" topk: 1 adaptive: true initial_steps: 3 candidate_steps: [0, 1, 3] model: "llama-8b"
+    accept_threshold_single: 0.9
+  }
+  modes { kind: KIND_PLAIN_WARM } modes { kind: KIND_SPECULATE steps: 1 } modes { kind: KIND_SPECULATE steps: 3 }
+  graph_batch_sizes: [1, 2, 4, 8]
+  max_running_requests: 8
+  hooks { target: "a.B.c" applied: true }
+  hooks { target: "a.B.d" reason: "no such method [in 0.5.16]" }
+}
+in_force { source: SOURCE_PIN mode { kind: KIND_PLAIN_WARM } pin_id: "p1" lease_version: 7 }
+policy {
+  name: "ucb"
+  bands { min_batch_size: 1 mode { kind: KIND_SPECULATE steps: 3 } probability: 0.9 reason: "exploit"
+    candidates { mode { kind: KIND_SPECULATE steps: 3 } accepted_drafts: 1.9 step_ms: 7.25 goodput_tps: 1200
+                 goodput_low_tps: 1100 goodput_high_tps: 1300 }
+    candidates { mode { kind: KIND_PLAIN_WARM } step_ms: 5 }
+  }
+  bands { min_batch_size: 2 mode { kind: KIND_PLAIN_WARM } probability: 1 reason: "probe" }
+  bands { min_batch_size: 5 mode { kind: KIND_SPECULATE steps: 1 } probability: 1 reason: "exploit" }
+}
+pin { id: "p1" mode { kind: KIND_PLAIN_WARM } remaining { seconds: 598 } reason: "latency" owner: "kim@ops" }
+pinned_at { seconds: 1700000000 }
+lease { version: 7 age { nanos: 400000000 } acknowledged: true }
+measured {
+  goodput_tps: 1234.5 accepted_drafts: 1.91 step_ms: 7.25 batch_size: 3.5 rows: 640 switches: 12
+  dropped { key: "negative_count" value: 2 }
+  running_requests: 4 waiting_requests: 1
+}
+last_message_age { nanos: 100000000 }
+connected_at { seconds: 1700000000 }
+refused { key: "lease_no_state" value: 1 }
+"""
+
+SILENT = 'engine_id: "llama-b" state: STATE_DISCONNECTED hello { observe_reasons: "TRIMTAB_MODE is observe" }'
+
+
+def engine(text: str = FULL) -> admin_pb2.Engine:
+    """The engine that this text (protobuf's text format) describes."""
+    return Parse(text, admin_pb2.Engine())

@@ -1,0 +1,64 @@
+"""A scripted engine that decodes and follows its leases by itself, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from support.scripted_engine import ScriptedEngine
+from trimtab.wire import mode_from_wire
+from trimtabpb.v1 import control_pb2 as pb
+
+REPORT_EVERY_S = 0.05
+STEPS_A_REPORT = 5
+
+
+class LivingEngine:
+    """Runs what it is told and reports it, from `__enter__` until `close` or the end of its stream.
+
+    Args:
+        target: The controller's address.
+        engine_id: Its id.
+        hello: More fields of its Hello.
+    """
+
+    def __init__(self, target: str, engine_id: str, **hello: Any) -> None:
+        self._script = ScriptedEngine(target, engine_id, **hello)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._live, name=f"living-{engine_id}", daemon=True)
+
+    def __enter__(self) -> LivingEngine:
+        self._script.start()
+        self._report()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._stop.set()
+        self._thread.join()
+        self._script.close()
+
+    def _live(self) -> None:
+        while not self._stop.is_set():
+            lease = self._lease()
+            if lease is not None:
+                self._script.follow(lease)
+            self._report()
+
+    def _lease(self) -> pb.Lease | None:
+        try:
+            return self._script.next_lease(REPORT_EVERY_S)
+        except AssertionError:
+            # Nothing came in time, or nothing ever will again.
+            self._stop.wait(REPORT_EVERY_S)
+            return None
+
+    def _report(self) -> None:
+        in_force = self._script.in_force
+        mode = mode_from_wire("mode", in_force.mode) if in_force.HasField("mode") else None
+        rows = self._script.decode(STEPS_A_REPORT, mode)
+        self._script.report(rows, running_requests=4, waiting_requests=1, switches=2, dropped={"negative_count": 1})
