@@ -20,7 +20,7 @@ test-long: $(STAMP) $(SGLANG_STAMP)
 	$(BIN)/pytest -m long
 
 bench: $(STAMP)
-	$(BIN)/pytest tests/bench -m bench --benchmark-enable --benchmark-only -s
+	$(BIN)/pytest tests/bench -m bench --benchmark-enable --benchmark-sort=name -s
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

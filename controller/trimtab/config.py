@@ -71,13 +71,20 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {field.name: field.type for field in
 def default_socket_path(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
     """Where a daemon without further settings listens; plugin and command line look there too.
 
-    The plugin repeats this rule, since it may not import the controller.
+    `TRIMTAB_CONTROLLER=unix:PATH` names it for all three. The plugin repeats this rule, since it may not
+    import the controller.
     """
     environ = os.environ if environ is None else environ
     uid = os.getuid() if uid is None else uid
+    named = environ.get("TRIMTAB_CONTROLLER", "").strip()
+    if named.startswith("unix:"):
+        return Path(named.removeprefix("unix:"))
+    # root's before XDG_RUNTIME_DIR: a service has none, a login shell may have one, and they must meet.
+    if uid == 0:
+        return Path("/run/trimtab/trimtabd.sock")
     if environ.get("XDG_RUNTIME_DIR"):
         return Path(environ["XDG_RUNTIME_DIR"], "trimtab", "trimtabd.sock")
-    return Path("/run/trimtab" if uid == 0 else f"/tmp/trimtab-{uid}", "trimtabd.sock")
+    return Path(f"/tmp/trimtab-{uid}", "trimtabd.sock")
 
 
 def load_tables(path: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ before it installs them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang.ranks import Command, apply, take_commands
@@ -125,9 +125,13 @@ def around_decode_result(plugin: Plugin) -> Hook:
         except AttributeError:
             launch = None
         recorder.processing = launch
-        late = recorder.ended
-        if recorder.released:
-            late = [*late, *recorder.take_released()]
+        late: Sequence[Any] = ()
+        try:
+            late = recorder.ended
+            if recorder.released:
+                late = [*late, *recorder.take_released()]
+        except Exception as error:  # noqa: BLE001
+            fuse.blow("looking for late requests", error)
         returned = original(processor, batch, result)
         if launch is None:
             return returned
@@ -160,7 +164,11 @@ def before_release(plugin: Plugin) -> Hook:
     fuse, recorder = plugin.fuse, plugin.recorder
 
     def hook(request: Any, *args: Any, **kwargs: Any) -> None:
-        if not fuse.blown:
+        if fuse.blown:
+            return
+        try:
             recorder.released.append(request)
+        except Exception as error:  # noqa: BLE001
+            fuse.blow("noting a released request", error)
 
     return hook

@@ -134,9 +134,9 @@ def _unfit(registry: Registry, target: str, parameters: tuple[str, ...] | None =
     """Why there is nothing to hook at `target`; empty if there is."""
     try:
         found = registry.resolve(target)
-    except (ImportError, AttributeError, ValueError) as error:
+        takes = tuple(inspect.signature(found).parameters) if parameters is not None else None
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         return f"this SGLang has no such place ({error})"
-    takes = tuple(inspect.signature(found).parameters) if parameters is not None else None
     return "" if takes == parameters else f"this SGLang's takes {takes}, not {parameters}"
 
 

@@ -106,7 +106,7 @@ class Lease:
         min_dwell_steps: Decode steps between two changes of mode, at least.
         exploration_seed: Seed of the draws among an entry's modes.
         exploration_dwell_steps: Steps between two draws; 0 for none.
-        life_steps: Decode steps after which the lease is over whatever the clock of the speaking rank says.
+        life_steps: Decode launches that the lease lasts whatever the clock of the speaking rank says.
         pin: Operator's order, or None to release one.
         reason: For people.
     """
@@ -273,7 +273,8 @@ class LeaseMachine:
         if self.fallen_back or lease.version < self.last_version:
             return False
         self.last_version = lease.version
-        self._expiry = self.step + lease.life_steps
+        # The first launch that the lease no longer covers.
+        self._expiry = self.step + lease.life_steps + 1
         if self.lease is not None and lease.version == self.lease.version and lease.pin == self.pin:
             return True
         self.pin = lease.pin
@@ -329,11 +330,12 @@ class LeaseMachine:
         """The slow path: something other than the next step of the same band may be due."""
         if self.lease is not None and self.step >= self._expiry:
             self.release()
+        if self._mode is None:
+            # A mean that nothing went into before. Also under a pin: the table may follow it.
+            self._mean = float(batch_size)
         if self.pin is not None:
             self._follow_pin(self.pin)
         elif self.lease is not None:
-            if self._mode is None:
-                self._mean = float(batch_size)
             self._find_band(self.lease.hysteresis)
             self._follow_entry(self.lease, self.lease.table[self._band])
         return self._mode

@@ -86,6 +86,8 @@ class Link:
         attempt = 0
         while not self._stop.is_set():
             try:
+                if attempt:
+                    self._forget_rows()
                 stream = _Stream(self._plugin.settings.controller, self)
                 attempt = 0 if stream.serve(self._stop) else attempt + 1
                 self._say_once(stream.problem)
@@ -93,6 +95,12 @@ class Link:
                 attempt += 1
                 self._say_once(f"{type(error).__name__}: {error}")
             self._stop.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)])
+
+    def _forget_rows(self) -> None:
+        """Nobody to tell: let go of the requests that the recorded rows hold on to."""
+        for _ in self._rows.drain(MAX_ROWS):
+            self._rows.dropped["no_controller"] += 1
+            time.sleep(0)
 
     def _say_once(self, problem: str) -> None:
         if problem and problem != self._last_problem:
@@ -220,7 +228,9 @@ class Link:
     def release(self, reason: str) -> None:
         """The controller lets go: back to the engine's own policy at once."""
         logger.info("trimtab was released by the controller: %s", reason)
-        self._plugin.mailbox.post(Posted(Command(Order.RELEASE, reason=reason)))
+        # Where the plugin only observes, nobody may be there to take a command out of the requests again.
+        if self._plugin.acts:
+            self._plugin.mailbox.post(Posted(Command(Order.RELEASE, reason=reason)))
 
 
 class _Stream:

@@ -117,8 +117,8 @@ def _steps_chooser(policy: LeasedPolicy, stock: StockPolicy, machine: LeaseMachi
 def _verify_watcher(stock: StockPolicy, recorder: Recorder) -> Callable[..., int | None]:
     """Lets SGLang's own policy watch; it moves the steps only where no lease chose the launch.
 
-    Under a lease it is told only what it could have seen itself: a launch with fewer steps than it wanted
-    would look to it like rejected drafts.
+    Under a lease it is told only of launches with at least the steps that it wanted: one with fewer would
+    look to it like rejected drafts.
     """
     stock_watch = stock.on_verify_complete
 

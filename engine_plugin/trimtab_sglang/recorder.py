@@ -19,7 +19,7 @@ from trimtab_sglang.lease import Choice
 
 RING_ROWS = 4096
 # Released requests matter for the next two results only. Where no decode result comes for long (prefill
-# only), they must not pile up.
+# only, or a hook that is not in place), they must not pile up.
 MAX_RELEASED = 1024
 
 
@@ -87,7 +87,7 @@ class Recorder:
         launches: Decode launches so far.
         last: The newest launch, or None.
         processing: The launch whose result is being processed, or None.
-        released: Requests whose slots were released since the last decode result.
+        released: Requests whose slots were released since the last decode result, `MAX_RELEASED` at most.
         ended: Requests that ended with the last decode result.
         gap: Whether something else than decoding was launched since the last decode launch.
         prefill_tokens: Prompt tokens launched since the last decode launch.
@@ -100,7 +100,7 @@ class Recorder:
         self.launches = 0
         self.last: LaunchTuple | None = None
         self.processing: LaunchTuple | None = None
-        self.released: list[Any] = []
+        self.released: deque[Any] = deque(maxlen=MAX_RELEASED)
         self.ended: Sequence[Any] = ()
         self.gap = True
         self.prefill_tokens = 0
@@ -109,10 +109,8 @@ class Recorder:
         """A prefill was launched: the next decode step is behind a gap."""
         self.gap = True
         self.prefill_tokens += tokens
-        if len(self.released) > MAX_RELEASED:
-            self.released = []
 
-    def take_released(self) -> list[Any]:
+    def take_released(self) -> Sequence[Any]:
         """The requests released since the last call."""
-        released, self.released = self.released, []
+        released, self.released = self.released, deque(maxlen=MAX_RELEASED)
         return released

@@ -91,8 +91,8 @@ def tally(counts: Sequence[int], steps: int, skip: Sequence[int] = (), dropped: 
     return Tally(requests, tuple(offered), tuple(accepted), _worst_decile(by_count, requests))
 
 
-def _histogram(counts: Sequence[int], steps: int, dropped: Counter[str]) -> list[int]:
-    """Requests by accepted drafts, shape `(steps + 1,)`; counts out of range are dropped."""
+def _histogram(counts: Sequence[Any], steps: int, dropped: Counter[str]) -> list[int]:
+    """Requests by accepted drafts, shape `(steps + 1,)`; what is out of range or no count is dropped."""
     try:
         packed = bytes(counts)
         by_count = [packed.count(c) for c in range(steps + 1)]
@@ -100,10 +100,17 @@ def _histogram(counts: Sequence[int], steps: int, dropped: Counter[str]) -> list
             return by_count
     except (ValueError, TypeError):
         pass
-    good = Counter(c for c in counts if isinstance(c, int) and 0 <= c <= steps)
-    dropped["negative_count"] += sum(1 for c in counts if isinstance(c, int) and c < 0)
-    dropped["count_above_steps"] += sum(1 for c in counts if isinstance(c, int) and c > steps)
-    return [good[c] for c in range(steps + 1)]
+    by_count = [0] * (steps + 1)
+    for count in counts:
+        if not isinstance(count, int):
+            dropped["unreadable_count"] += 1
+        elif count < 0:
+            dropped["negative_count"] += 1
+        elif count > steps:
+            dropped["count_above_steps"] += 1
+        else:
+            by_count[count] += 1
+    return by_count
 
 
 def _worst_decile(by_count: Sequence[int], requests: int) -> float:
@@ -171,9 +178,11 @@ class RowMaker:
         if not reqs:
             self.dropped["empty_batch"] += 1
             return None
+        # Older versions of SGLang merge new requests into a batch's list afterwards.
+        batch_size = len(reqs) if raw.counts is None else len(raw.counts)
         mode = self._mode(launch, raw.draft_tokens)
         late = _indexes(raw.released, reqs)
-        counted = tally(raw.counts if raw.counts is not None else [0] * len(reqs), mode.steps, late, self.dropped)
+        counted = tally(raw.counts if raw.counts is not None else [0] * batch_size, mode.steps, late, self.dropped)
         context_sum, context_max = _context(raw.seq_lens)
         return Row(
             launch_id=launch.launch_id,
@@ -182,12 +191,12 @@ class RowMaker:
             mode=mode,
             lease_version=launch.choice.lease_version if launch.choice else 0,
             table_entry=launch.choice.table_entry if launch.choice else ABSENT,
-            batch_size=len(reqs),
-            padded_batch_size=self._padded(len(reqs)),
+            batch_size=batch_size,
+            padded_batch_size=self._padded(batch_size),
             offered=counted.offered,
             accepted=counted.accepted,
             fresh_requests=counted.requests,
-            emitted_tokens=_emitted(raw, counted),
+            emitted_tokens=_emitted(raw, counted, late),
             step_ns=ABSENT if gap else wall_gap_ns,
             wall_gap_ns=wall_gap_ns,
             prefill_tokens=launch.prefill_tokens,
@@ -196,7 +205,7 @@ class RowMaker:
             waiting_requests=launch.waiting,
             retracted_requests=sum(1 for r in raw.released if getattr(r, "is_retracted", False)),
             accepted_worst_decile=counted.worst_decile if mode.steps else ABSENT,
-            flags=self._flags(raw, launch, mode, gap),
+            flags=self._flags(raw, launch, mode, gap, batch_size),
         )
 
     def _follows(self, launch: Launch) -> bool:
@@ -227,13 +236,13 @@ class RowMaker:
         at = bisect_left(self._graph_sizes, batch_size)
         return self._graph_sizes[at] if at < len(self._graph_sizes) else batch_size
 
-    def _flags(self, raw: RawRow, launch: Launch, mode: Mode, gap: bool) -> int:
+    def _flags(self, raw: RawRow, launch: Launch, mode: Mode, gap: bool, batch_size: int) -> int:
         last, self.last_mode = self.last_mode, mode
         switched = last is not None and mode != last
         self.switches += switched
         flags = (GRAPH if raw.graph else 0) | (GAP if gap else 0)
         flags |= (SWITCHED if switched else 0) | (EXPLORED if launch.choice and launch.choice.explored else 0)
-        key = self._padded(len(raw.reqs)), mode
+        key = self._padded(batch_size), mode
         seen = self._seen[key]
         if seen < WARM_UP_ROWS:
             self._seen[key] = seen + 1
@@ -243,7 +252,7 @@ class RowMaker:
 
 
 def _since(last_ns: int, now_ns: int) -> int:
-    return now_ns - last_ns if last_ns else ABSENT
+    return now_ns - last_ns if 0 < last_ns <= now_ns else ABSENT
 
 
 def _indexes(released: Sequence[Any], reqs: Sequence[Any]) -> list[int]:
@@ -251,7 +260,7 @@ def _indexes(released: Sequence[Any], reqs: Sequence[Any]) -> list[int]:
     return [reqs.index(r) for r in released if r in reqs] if released else []
 
 
-def _emitted(raw: RawRow, counted: Tally) -> int:
+def _emitted(raw: RawRow, counted: Tally, late: Sequence[int]) -> int:
     """Tokens that went out: accepted drafts and one more a request, less what stop conditions cut off."""
     tokens = counted.requests + counted.accepted_tokens
     for request in raw.finished:
@@ -259,8 +268,8 @@ def _emitted(raw: RawRow, counted: Tally) -> int:
         if length is not None and request in raw.reqs:
             tokens -= max(0, len(request.output_ids) - length)
     if raw.retained is not None and raw.counts is not None:
-        for kept, count in zip(raw.retained, raw.counts, strict=False):
-            if kept is not None:
+        for i, (kept, count) in enumerate(zip(raw.retained, raw.counts, strict=False)):
+            if kept is not None and i not in late:
                 tokens -= max(0, count + 1 - len(kept))
     return max(tokens, 0)
 

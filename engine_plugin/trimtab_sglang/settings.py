@@ -60,7 +60,7 @@ def default_socket_path(environ: Mapping[str, str], uid: int) -> str:
     The same rule as in the controller's `config.py`: neither side may import the other.
     """
     runtime_dir = environ.get("XDG_RUNTIME_DIR")
-    folder = f"{runtime_dir}/trimtab" if runtime_dir else "/run/trimtab" if uid == 0 else f"/tmp/trimtab-{uid}"
+    folder = "/run/trimtab" if uid == 0 else f"{runtime_dir}/trimtab" if runtime_dir else f"/tmp/trimtab-{uid}"
     return f"{folder}/trimtabd.sock"
 
 

@@ -22,6 +22,7 @@ from support.daemon_process import DaemonProcess
 from support.living_engine import LivingEngine
 
 WITHIN_S = 20.0
+FRAME_WITHOUT_TROUBLE = r"(?s)q leaves(?:(?!no controller).)*?q leaves"
 CONTROL_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -129,6 +130,7 @@ def test_the_live_view_says_when_the_controller_is_gone_and_goes_on_when_it_is_b
             terminal.until("no controller answers at")
             with DaemonProcess(*arguments, directory=tmp_path, own_socket=True) as second:
                 second.started()
+                terminal.until(FRAME_WITHOUT_TROUBLE)
                 with LivingEngine(first.target, "llama-b"):
                     terminal.until(r"llama-b +connected")
             terminal.press(b"q")

@@ -71,9 +71,10 @@ def test_a_directory_that_was_there_before_keeps_its_mode_and_the_log_says_what_
         assert warning["todo"] == f"chgrp {os.getgid()} {directory} && chmod g+rx {directory}"
 
 
-def test_the_default_socket_is_in_the_users_runtime_directory(tmp_path: Path) -> None:
-    with DaemonProcess(own_socket=True, environ={"XDG_RUNTIME_DIR": str(tmp_path)}) as daemon:
-        assert daemon.started()["socket"] == str(tmp_path / "trimtab" / "trimtabd.sock")
+def test_the_default_socket_is_the_one_that_engines_and_operators_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "trimtab" / "trimtabd.sock"
+    with DaemonProcess(own_socket=True, environ={"TRIMTAB_CONTROLLER": f"unix:{path}"}) as daemon:
+        assert daemon.started()["socket"] == str(path)
 
 
 def test_a_loopback_port_works_beside_the_socket() -> None:

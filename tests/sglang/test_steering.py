@@ -31,7 +31,7 @@ LEASE_LIFE_S = 2.0
 FIVE_STEPS = ("policy", "--all", "--set", "fixed", "-p", "steps=5")
 LEARN_S = 25.0
 LOOK_BACK_S = 1.5
-LONGEST_WAIT_S = 1.0
+LONGEST_WAIT_S = 1.5
 LEASE = control_pb2.InForce.SOURCE_LEASE
 PIN = control_pb2.InForce.SOURCE_PIN
 STOCK = control_pb2.InForce.SOURCE_STOCK
@@ -89,7 +89,7 @@ def test_a_killed_controller_costs_nothing_and_a_new_one_takes_over(
         time.sleep(LEASE_LIFE_S + 2.0)
         orphaned = engine.steps.since(killed_ns + seconds_ns(LEASE_LIFE_S))
         assert len(orphaned) > 20
-        assert all_steps(orphaned[10:]) <= {0, 1}
+        assert all_steps(orphaned) == {0, 1}
         assert engine.current_steps() in (0, 1)
 
         controller.start()

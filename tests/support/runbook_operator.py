@@ -43,7 +43,7 @@ class Operator:
         self.folder = folder
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},
-            "XDG_RUNTIME_DIR": str(folder / "run"),
+            "TRIMTAB_CONTROLLER": f"unix:{folder}/run/trimtab/trimtabd.sock",
             "PATH": f"{OURS}:{os.environ['PATH']}",
         }
         self.target = f"unix:{folder}/run/trimtab/trimtabd.sock"

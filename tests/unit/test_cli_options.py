@@ -148,7 +148,7 @@ def test_a_dead_daemon_is_named_with_what_to_do(capsys: pytest.CaptureFixture[st
         ([], [], {"TRIMTAB_CONTROLLER": "unix:/no/env"}, "unix:/no/env"),
         (["--controller", "unix:/no/before"], [], {"TRIMTAB_CONTROLLER": "unix:/no/env"}, "unix:/no/before"),
         (["--controller", "unix:/no/before"], ["--controller", "unix:/no/after"], {}, "unix:/no/after"),
-        ([], [], {"XDG_RUNTIME_DIR": "/no/run"}, "unix:/no/run/trimtab/trimtabd.sock"),
+        ([], [], {}, "unix:/no/default"),
     ],
 )
 def test_the_nearest_word_on_the_controllers_address_counts(
@@ -160,6 +160,7 @@ def test_the_nearest_word_on_the_controllers_address_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TRIMTAB_CONTROLLER", raising=False)
+    monkeypatch.setattr("trimtab.config.default_socket_path", lambda: "/no/default")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(SystemExit):

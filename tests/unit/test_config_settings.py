@@ -147,7 +147,8 @@ def test_what_is_no_address_is_refused(address: str) -> None:
 SOCKET_PATHS: list[tuple[dict[str, str], int, str]] = [
     ({"XDG_RUNTIME_DIR": "/run/user/1000"}, 1000, "/run/user/1000/trimtab/trimtabd.sock"),
     ({}, 0, "/run/trimtab/trimtabd.sock"),
-    ({"XDG_RUNTIME_DIR": ""}, 0, "/run/trimtab/trimtabd.sock"),
+    ({"XDG_RUNTIME_DIR": "/run/user/0"}, 0, "/run/trimtab/trimtabd.sock"),
+    ({"XDG_RUNTIME_DIR": ""}, 1000, "/tmp/trimtab-1000/trimtabd.sock"),
     ({}, 1000, "/tmp/trimtab-1000/trimtabd.sock"),
 ]
 

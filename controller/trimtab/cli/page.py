@@ -47,7 +47,7 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
 def _identity(engine: EngineDetail) -> Iterator[Line]:
     software, topology, spec = engine.software, engine.topology, engine.speculation
     yield "boot", f"{engine.boot_id or '-'}, connected since {engine.connected_at or '-'}"
-    yield "model", _named(spec, "model", "draft_model", "weight_version")
+    yield "model", f"{_text(spec.get('model'))}, {_named(spec, 'draft_model', 'weight_version')}"
     yield "software", _named(software, "plugin_version", "sglang_version", "python_version", "torch_version")
     yield "topology", _named(topology, "tp_size", "pp_size", "dp_size", "dp_rank", "dp_attention", "host")
     yield "speculation", _named(

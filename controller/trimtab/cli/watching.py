@@ -37,8 +37,7 @@ class Watching:
         Raises:
             ControllerError: No controller answers.
         """
-        for engine in self._controller.engines():
-            self._take(engine)
+        self._take_all()
         self._thread.start()
 
     def stop(self) -> None:
@@ -52,6 +51,13 @@ class Watching:
             latest = sorted(self._latest.items())
         return [aged(view, now - since) for _, (view, since) in latest]
 
+    def _take_all(self) -> None:
+        """What this controller knows, and nothing that only one before it knew."""
+        now = {engine.engine_id: (engine_view(engine), time.monotonic()) for engine in self._controller.engines()}
+        with self._lock:
+            self._latest = now
+        self.trouble = ""
+
     def _take(self, engine: admin_pb2.Engine) -> None:
         with self._lock:
             self._latest[engine.engine_id] = engine_view(engine), time.monotonic()
@@ -59,8 +65,8 @@ class Watching:
     def _follow(self) -> None:
         while not self._stopped.is_set():
             try:
+                self._take_all()
                 for engine in self._controller.watch(admin_pb2.Selector(all=True)):
-                    self.trouble = ""
                     self._take(engine)
             except ControllerError as error:
                 self.trouble = str(error)

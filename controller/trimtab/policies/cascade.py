@@ -26,7 +26,7 @@ DRIFT_A_STEP = 0.0015
 UNKNOWN_SD = 0.3
 FIRST_GUESS = 0.7
 # By how much neighbouring positions of one drafter differ.
-NEIGHBOUR_SD = 0.15
+NEIGHBOUR_SD = 0.1
 # A surprise of this many standard deviations means the position has moved, not drifted.
 SURPRISE = 3.0
 UNKNOWN_VAR = UNKNOWN_SD**2

@@ -201,7 +201,7 @@ class CostModel:
         cell_var = self._beliefs.cell**2
         spread = cell_var + noise_var
         weighted = rows / spread[:, None]
-        covariance: Floats = np.linalg.inv(self._prior + rows.T @ weighted)
+        covariance = np.linalg.inv(self._prior + rows.T @ weighted)
         target = table[:, RATIO] - table[:, BELIEVED]
         weights = covariance @ (target @ weighted)
         trust = cell_var / spread

@@ -50,7 +50,6 @@ class GoodputParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     Attributes:
         margin: Share by which another mode must be better.
         doubt: Standard deviations of the comparison that the gain must exceed on top.
-        optimism: Standard deviations by which a mode may turn out better, for probes.
         random_share: Probability with which a block of steps runs a neighbouring mode; 0 for none.
         random_loss: Only neighbours within this share of the best are drawn.
         step_ms_p95: Limit of the 95th percentile of the step time; None for none.
@@ -59,7 +58,6 @@ class GoodputParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     margin: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.005
     doubt: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.5
-    optimism: Annotated[float, msgspec.Meta(ge=0, le=5)] = 1.5
     random_share: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.01
     random_loss: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
     step_ms_p95: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -88,7 +86,7 @@ class GoodputPolicy:
         self._places = Places(context.bands, largest)
         self._guard = Guard()
         self._limits = Limits(self._modes, p.step_ms_p95, p.token_ms, context.kv_capacity_tokens)
-        caution = Caution(p.margin, p.doubt, p.optimism, p.random_share, p.random_loss)
+        caution = Caution(p.margin, p.doubt, p.random_share, p.random_loss)
         self._planner = Planner(steps, len(context.bands), _first_mode(context, self._modes), caution, context.seed)
         self._decode_share = 1.0
         self._valuation: Valuation | None = None

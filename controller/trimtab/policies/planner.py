@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.policies.cascade import FIRST_GUESS, Floats
 from trimtab.policies.limits import Mask
 from trimtab.policies.probing import (
+    CHANCE_TO_PAY,
     PATIENCE_REPORTS,
     Price,
     Probe,
@@ -19,6 +20,7 @@ from trimtab.policies.probing import (
     plan_probe,
     probe_from,
     probe_state,
+    worth_of_a_look,
 )
 from trimtab.policies.row_reader import ReportSums
 from trimtab.policies.switching import SwitchingCost
@@ -37,7 +39,6 @@ class Caution:
 
     margin: float
     doubt: float
-    optimism: float
     random_share: float
     random_loss: float
 
@@ -197,11 +198,12 @@ class Planner:
         value, band, held = scene.value, scene.band, self.table[scene.band]
         gains, sd = value.gains(band, held), value.gain_sd(band, held)
         could_win = value.log_ceiling[band] > value.log_tps[band, held]
-        hopes = gains + self._caution.optimism * sd
-        hopeful = [m for m in _nearest(could_win & (hopes > self._caution.margin), held) if m is not None]
+        dwell = dwell_for(scene.batch_size)
+        worth = np.array([worth_of_a_look(g, s, dwell, scene.batch_size) for g, s in zip(gains, sd, strict=True)])
+        hopeful = [m for m in _nearest(could_win & (worth > self._caution.margin), held) if m is not None]
         if hopeful:
-            mode = max(hopeful, key=lambda m: float(hopes[m]))
-            return mode, self._price(scene, -float(gains[mode]), float(hopes[mode]))
+            mode = max(hopeful, key=lambda m: float(worth[m]))
+            return mode, self._price(scene, -float(gains[mode]), float(worth[mode]))
         if self._steps[held] > 0:
             return None
         return self._out_of_plain(scene, could_win, gains)
@@ -216,7 +218,7 @@ class Planner:
         for guess in GUESSES:
             accepted = (1 - guess ** self._steps[drafting]) / (1 - guess) * guess
             worth = np.log1p(accepted) - value.log_ms[band, drafting] + value.log_ms[band, held]
-            gain += max(0.0, float(np.expm1(worth.max()))) / len(GUESSES)
+            gain += CHANCE_TO_PAY * max(0.0, float(np.expm1(worth.max()))) / len(GUESSES)
         mode = int(drafting[0])
         return mode, self._price(scene, -float(gains[mode]), gain)
 

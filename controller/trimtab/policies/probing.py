@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from trimtab.policies.cost import NOISE
 from trimtab_sglang.lease import uniform
 
 # Outcomes of the first position that tell low from high acceptance, and steps that a time needs.
@@ -22,9 +23,11 @@ LONGEST_DWELL = 16
 # The longer nothing has changed, the longer nothing will: the wait grows with the age of the present state.
 SHORTEST_WAIT_STEPS = 32
 WAIT_SHARE_OF_AGE = 1 / 8
-# Probes may take this share of the engine's time, and are worth it if one in four of them pays.
+# Probes may take this share of the engine's time. Out of plain, one in four may find another acceptance.
 MOST_TIME_SHARE = 0.05
 CHANCE_TO_PAY = 0.25
+# Variance of what one request's step and of what one step time say about the logarithm of goodput.
+OUTCOME_VAR = 0.35**2
 PATIENCE_REPORTS = 4
 MOST_TRIES = 64
 
@@ -59,8 +62,8 @@ class Price:
 
     @property
     def pays(self) -> bool:
-        """Whether the gain over a stay outweighs the cost, with the chance that a probe pays."""
-        return CHANCE_TO_PAY * self.gain * self.stay_ms > self.cost_ms
+        """Whether the expected gain over a stay outweighs the cost."""
+        return self.gain * self.stay_ms > self.cost_ms
 
     @property
     def wait_ms(self) -> float:
@@ -112,6 +115,22 @@ def dwell_for(batch_size: float) -> int:
     """Steps of a probe at this batch size: the first one only pays the switch."""
     needed = math.ceil(REQUESTS_A_PROBE / max(1.0, batch_size)) + 1
     return min(LONGEST_DWELL, max(SHORTEST_DWELL, needed))
+
+
+def worth_of_a_look(gain: float, sd: float, dwell: int, batch_size: float) -> float:
+    """Expected gain from a probe after which the better mode is taken: the knowledge gradient.
+
+    With g and s the mean and standard deviation of the gain and v the variance of what the probe will say, the
+    mean will move by `m = s^2 / sqrt(s^2 + v)`, and the worth is `m phi(g / m) + g Phi(g / m)` for `g < 0`
+    (Frazier, Powell, Dayanik, "A knowledge-gradient policy for sequential information collection", 2008).
+    """
+    if sd <= 0 or gain <= -0.99:
+        return 0.0
+    noise = OUTCOME_VAR / (dwell * max(1.0, batch_size)) + NOISE**2 / dwell
+    move = sd * sd / math.sqrt(sd * sd + noise)
+    z = min(0.0, gain) / move
+    density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return move * (density + z * (1 + math.erf(z / math.sqrt(2))) / 2)
 
 
 def plan_probe(band: int, mode: int, dwell: int, interval_steps: int, last_step: int, seed: int) -> Probe:

@@ -12,7 +12,7 @@ duties, in order:
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.domain import EngineInfo, InForce, Lease, Mode, ModeKind, Pin, Report
 from trimtab.errors import NotOfferedError, PolicyError
@@ -79,7 +79,7 @@ class EngineSession:
         acknowledged: Whether the engine accepted that lease.
         refusal: Why it refused the last one; empty if it did not.
         refused: Messages and leases refused in this session, by reason.
-        report: The last report, or None.
+        report: The last report, or None; `reported_at_ns` is when it came.
     """
 
     def __init__(self, policy_name: str, factory: PolicyFactory, settings: SessionSettings | None = None) -> None:
@@ -98,6 +98,7 @@ class EngineSession:
         self.refusal = ""
         self.refused: Counter[str] = Counter()
         self.report: Report | None = None
+        self.reported_at_ns = 0
         self.window = Window()
         self._factory = factory
         self._policy: Policy | None = None
@@ -163,7 +164,7 @@ class EngineSession:
         report = self.report
         if not self.connected or report is None or report.last_step_age_ns is None or not report.running_requests:
             return False
-        age_s = (report.last_step_age_ns + now_ns - self.last_message_ns) / 1e9
+        age_s = (report.last_step_age_ns + now_ns - self.reported_at_ns) / 1e9
         return age_s > self.settings.stall_after_s
 
     def _known(self) -> EngineInfo:
@@ -229,7 +230,7 @@ class EngineSession:
             return []
         if report.seq > last + 1:
             self.refused["missing_report"] += report.seq - last - 1
-        self.report, self.last_message_ns = report, now_ns
+        self.report, self.reported_at_ns, self.last_message_ns = report, now_ns, now_ns
         notes = self._compare(report.in_force)
         self.in_force = report.in_force
         self.window.add(report.rows, report.now_ns)
@@ -299,18 +300,13 @@ class EngineSession:
             self.decision = self._policy.choose()
         if self.pin is not None:
             return self._send(now_ns, changed=True) if self._pin_differs() else self._renew(now_ns)
-        last, decision = self.lease, self.decision
+        decision = self.decision
         if decision is None:
             # The engine may still hold a pin that was released while it was away.
             held = self.in_force.mode if self.in_force.pin_id else None
             return self._let_go(held, now_ns) if held else []
-        same = (
-            last is not None
-            and last.pin is None
-            and last.table == decision.table
-            and last.min_dwell_steps == decision.min_dwell_steps
-            and last.exploration_seed == decision.exploration_seed
-        )
+        last, wanted = self.lease, self._new_lease(decision)
+        same = last is not None and replace(wanted, version=last.version, reason=last.reason) == last
         return self._renew(now_ns) if same else self._send(now_ns, changed=True)
 
     def _pin_differs(self) -> bool:

@@ -1,0 +1,113 @@
+"""Two schedulers to compare: one with the plugin hooked in and connected to a daemon, one bare.
+
+The embedded engine's scheduler runs twice, from two copies of its classes: with the plugin hooked in and a
+real `trimtabd` draining it, and bare. Both run the engine's own policy, so the difference is ours. The
+world does nothing, so the two are compared on the scheduler's own work.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from support.daemon_process import DaemonProcess
+from trimtab.demo import sglang_shape
+from trimtab.demo.embedded_registry import EmbeddedRegistry
+from trimtab_sglang import host
+from trimtab_sglang.plugin import Plugin
+from trimtab_sglang.settings import PluginSettings
+
+STEPS = 1200
+# Time for the link thread to run between steps, as a real engine's scheduler gives while the GPU works.
+PAUSE_S = 0.004
+GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
+CANDIDATES = [0, 1, 3, 5, 7]
+
+
+class NullWorld:
+    """Every request gets its steps' first half accepted, in no time."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._counts = {steps: [steps // 2] * batch_size for steps in CANDIDATES}
+
+    def prefill(self, batch: Any) -> None:
+        """Nothing."""
+
+    def decode(self, batch: Any, steps: int) -> list[int]:
+        """The same counts every time."""
+        return self._counts[steps]
+
+
+def fresh_copy() -> ModuleType:
+    """Classes of the embedded engine of their own, so that hooks in one copy leave the other alone."""
+    spec = importlib.util.find_spec(sglang_shape.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Bench:
+    """One scheduler and the batch that it runs again and again."""
+
+    def __init__(self, shape: ModuleType, batch_size: int, plugin: Plugin | None = None) -> None:
+        self._plugin = plugin
+        arguments = shape.ServerArgs(CANDIDATES, 3, GRAPH_SIZES)
+        self.scheduler = shape.Scheduler(arguments, NullWorld(batch_size))
+        reqs = [shape.Req(f"r{i}", 500) for i in range(batch_size)]
+        self._batch = shape.ScheduleBatch(reqs, shape.ForwardMode.DECODE)
+        self.scheduler.last_batch = self.scheduler.running_batch = self._batch
+
+    def step(self) -> None:
+        """One decode step of the scheduler."""
+        self.scheduler.iterate(self._next)
+
+    @property
+    def plugin(self) -> Plugin:
+        """The plugin that is hooked in."""
+        assert self._plugin is not None, "this one is bare"
+        return self._plugin
+
+    def _next(self, scheduler: Any) -> Any:
+        return self._batch
+
+
+@contextmanager
+def hooked(batch_size: int, daemon: DaemonProcess) -> Iterator[Bench]:
+    """A scheduler with the plugin, connected to the daemon and under a lease."""
+    shape = fresh_copy()
+    registry = EmbeddedRegistry(shape)
+    settings = PluginSettings(controller=daemon.target, engine_id=f"bench-{batch_size}")
+    plugin = Plugin(settings, registry, shape.ForwardMode.DECODE)
+    host.install(plugin, registry)
+    bench = Bench(shape, batch_size, plugin)
+    deadline = time.monotonic() + 20
+    while plugin.machine.lease is None:
+        bench.step()
+        time.sleep(0.005)
+        assert time.monotonic() < deadline, plugin.observe_reasons
+    yield bench
+    assert plugin.link is not None
+    assert not plugin.fuse.blown
+    plugin.link.stop()
+
+
+def timed(bench: Bench, steps: int = STEPS) -> list[int]:
+    """Time of each step in ns, paced so that the link thread gets its turns in between."""
+    clock, times = time.perf_counter_ns, []
+    for _ in range(steps):
+        time.sleep(PAUSE_S)
+        bench.step()  # brings the code back into the caches, as the engine's own work does
+        began = clock()
+        bench.step()
+        times.append(clock() - began)
+    return times
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
