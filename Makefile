@@ -46,6 +46,6 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[replay]' --group dev
 	touch $@
 
-$(SGLANG_STAMP): pyproject.toml tests/sglang/requirements.txt $(wildcard tests/sglang/shim/*)
+$(SGLANG_STAMP): pyproject.toml tests/sglang/requirements.txt tests/sglang/install.sh $(wildcard tests/sglang/shim/* tests/sglang/shim/*/*.py)
 	PYTHON=$(PYTHON) tests/sglang/install.sh .venv-sglang
 	touch $@

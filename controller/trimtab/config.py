@@ -16,8 +16,19 @@ from typing import Any
 
 import msgspec
 
-from trimtab.errors import ConfigError, PolicyError
+from trimtab.domain import CostKey
+from trimtab.errors import ConfigError, DataError, PolicyError
 from trimtab.policies.registry import DEFAULT_POLICY, POLICIES, policy_factory
+from trimtab.profile_file import (
+    INDISPENSABLE,
+    ContextContent,
+    KeyContent,
+    PointContent,
+    ProfileContent,
+    keyed_profile,
+    read_profile,
+)
+from trimtab.session.profiles import KeyedProfile
 
 OFF = "off"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:9464"
@@ -57,15 +68,40 @@ class PolicySection(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class ProfileSection(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A cost profile for the engines of its key: in a file, or in place.
+
+    Attributes:
+        name: For people; empty for the file's name.
+        file: Path of a profile file, from the settings file's folder.
+        key: Fields of the key; they go before those of the file.
+        points: Step times, without a file; see `profile_file.py`.
+        context: What context costs, without a file.
+    """
+
+    name: str = ""
+    file: str = ""
+    key: KeyContent = KeyContent()
+    points: tuple[PointContent, ...] = ()
+    context: ContextContent | None = None
+
+
 class Settings(msgspec.Struct, frozen=True):
     """All settings of `trimtabd`."""
 
     server: ServerSection = msgspec.field(default_factory=ServerSection)
     session: SessionSection = msgspec.field(default_factory=SessionSection)
     policy: PolicySection = msgspec.field(default_factory=PolicySection)
+    profile: tuple[ProfileSection, ...] = ()
 
 
-SECTIONS: dict[str, type[msgspec.Struct]] = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+# Tables by name, and the one that may come several times.
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "server": ServerSection,
+    "session": SessionSection,
+    "policy": PolicySection,
+}
+PROFILES = "profile"
 
 
 def default_socket_path(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
@@ -88,17 +124,25 @@ def default_socket_path(environ: Mapping[str, str] | None = None, uid: int | Non
 
 
 def load_tables(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, not yet checked.
+    """The tables of a TOML file, not yet checked, with the paths of profiles as seen from here.
 
     Raises:
         ConfigError: The file cannot be read or is not TOML; the path is the error's key.
     """
     try:
-        return dict(msgspec.toml.decode(path.read_bytes()))
+        return _seen_from_here(dict(msgspec.toml.decode(path.read_bytes())), path.parent)
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(str(path), f"is not TOML: {error}") from error
+
+
+def _seen_from_here(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
+    profiles = tables.get(PROFILES)
+    for profile in profiles if isinstance(profiles, list) else []:
+        if isinstance(profile, dict) and isinstance(profile.get("file"), str) and profile["file"]:
+            profile["file"] = str(folder / profile["file"])
+    return tables
 
 
 def make_settings(tables: Mapping[str, Any]) -> Settings:
@@ -115,6 +159,33 @@ def make_settings(tables: Mapping[str, Any]) -> Settings:
         raise ConfigError(place.strip("`$.") or "settings", problem[:1].lower() + problem[1:]) from error
     _check_values(settings)
     return settings
+
+
+def load_profiles(settings: Settings) -> tuple[KeyedProfile, ...]:
+    """The configured profiles, files read.
+
+    Raises:
+        ConfigError: A profile cannot be used, or its key is too wide; the entry is named.
+    """
+    return tuple(_load_profile(f"{PROFILES}[{i}]", section) for i, section in enumerate(settings.profile))
+
+
+def _load_profile(place: str, section: ProfileSection) -> KeyedProfile:
+    if bool(section.file) == bool(section.points):
+        raise ConfigError(place, "needs either a file or points")
+    try:
+        if section.file:
+            found = read_profile(Path(section.file))
+        else:
+            content = ProfileContent(list(section.points), context=section.context)
+            found = keyed_profile(place, content, f"{place}.points")
+    except DataError as error:
+        raise ConfigError(f"{place}.file" if section.file else place, str(error)) from error
+    key = CostKey(**{**found.key.stated(), **msgspec.to_builtins(section.key)})
+    lacking = [name for name in INDISPENSABLE if not getattr(key, name)]
+    if lacking:
+        raise ConfigError(f"{place}.key.{lacking[0]}", "is missing: the profile would be taken for every engine")
+    return KeyedProfile(section.name or found.name, key, found.profile)
 
 
 def render_settings(settings: Settings) -> str:
@@ -138,11 +209,20 @@ def split_address(key: str, address: str) -> tuple[str, int]:
 
 def _check_keys(tables: Mapping[str, Any]) -> None:
     for name, table in tables.items():
-        section = SECTIONS[_nearest_known(name, SECTIONS)]
-        if not isinstance(table, Mapping):
-            raise ConfigError(name, "must be a table")
-        for key in table:
-            _nearest_known(key, section.__struct_fields__, name)
+        if _nearest_known(name, (*SECTIONS, PROFILES)) == PROFILES:
+            if not isinstance(table, list):
+                raise ConfigError(name, f"must be written [[{PROFILES}]]")
+            for i, entry in enumerate(table):
+                _check_table(f"{name}[{i}]", entry, ProfileSection)
+        else:
+            _check_table(name, table, SECTIONS[name])
+
+
+def _check_table(name: str, table: Any, section: type[msgspec.Struct]) -> None:
+    if not isinstance(table, Mapping):
+        raise ConfigError(name, "must be a table")
+    for key in table:
+        _nearest_known(key, section.__struct_fields__, name)
 
 
 def _nearest_known(key: str, known: Iterable[str], section: str = "") -> str:
@@ -211,4 +291,8 @@ def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_toml(key)} = {_toml(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
     return msgspec.json.encode(value).decode()

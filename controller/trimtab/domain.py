@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntFlag, StrEnum
 
 from trimtab_sglang.lease import (
@@ -25,7 +25,7 @@ from trimtab_sglang.lease import (
 )
 
 __all__ = [
-    "PLAIN_COLD", "PLAIN_NATIVE", "PLAIN_WARM", "DepthCounts", "EngineInfo", "EngineKey", "InForce", "Lease",
+    "PLAIN_COLD", "PLAIN_NATIVE", "PLAIN_WARM", "CostKey", "DepthCounts", "EngineInfo", "EngineKey", "InForce", "Lease",
     "LeaseError", "Mode", "ModeKind", "Pin", "Report", "Source", "StepFlag", "StepRow", "TableEntry", "check_lease",
     "modes_of", "speculate",
 ]  # fmt: skip
@@ -49,6 +49,7 @@ class StepFlag(IntFlag):
     WARM_UP = 4
     SWITCHED = 8
     EXPLORED = 16
+    SWEEP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,50 @@ class EngineKey:
 
 
 @dataclass(frozen=True, slots=True)
+class CostKey:
+    """What step times depend on besides load and mode. Empty or 0: the engine did not say, the profile does not care.
+
+    Attributes:
+        sglang_version: In a profile as far as it matters: 0.5 stands for 0.5.16 and 0.5.23.
+    """
+
+    model: str = ""
+    weight_version: str = ""
+    draft_model: str = ""
+    device_name: str = ""
+    attention_backend: str = ""
+    dtype: str = ""
+    kv_cache_dtype: str = ""
+    tp_size: int = 0
+    sglang_version: str = ""
+
+    def stated(self) -> dict[str, str | int]:
+        """The fields that say something."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name)}
+
+    def unlike(self, engine: CostKey) -> tuple[str, ...]:
+        """The fields of this profile's key that do not hold for the engine."""
+        stated = self.stated()
+        same_version = _begins_with(engine.sglang_version, self.sglang_version)
+        return tuple(
+            name
+            for name, value in stated.items()
+            if not (same_version if name == "sglang_version" else value == getattr(engine, name))
+        )
+
+
+def _begins_with(version: str, beginning: str) -> bool:
+    """Whether a version begins with these dotted parts."""
+    parts = beginning.split(".")
+    return version.split(".")[: len(parts)] == parts
+
+
+def minor_version(version: str) -> str:
+    """The first two parts of a version: 0.5 of 0.5.23."""
+    return ".".join(version.split(".")[:2])
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """What a session and its policy need to know of an engine.
 
@@ -148,6 +193,8 @@ class EngineInfo:
         graph_batch_sizes: Batch sizes with a captured graph, ascending; batches are padded to these.
         last_lease_version: Highest lease version that this engine process applied.
         pin: Pin that the engine holds, with `pin_remaining_s` (None: until released).
+        cost_key: What its step times depend on.
+        kv_capacity_tokens: Tokens that its KV cache holds; 0 if unknown.
     """
 
     key: EngineKey
@@ -165,3 +212,5 @@ class EngineInfo:
     pin: Pin | None = None
     pin_remaining_s: float | None = None
     last_lease_version: int = 0
+    cost_key: CostKey = CostKey()
+    kv_capacity_tokens: int = 0

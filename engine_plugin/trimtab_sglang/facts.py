@@ -50,6 +50,7 @@ class EngineFacts:
     graph_batch_sizes: tuple[int, ...] = ()
     max_running_requests: int = 0
     kv_capacity_tokens: int = 0
+    device_name: str = ""
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -86,6 +87,7 @@ def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_size
         graph_batch_sizes=tuple(graph_sizes or _graph_sizes(server)),
         max_running_requests=int(getattr(scheduler, "max_running_requests", 0) or 0),
         kv_capacity_tokens=int(getattr(scheduler, "max_total_num_tokens", 0) or 0),
+        device_name=device_name(str(server.get("device") or "")),
     )
 
 
@@ -109,6 +111,19 @@ def torch_version() -> str:
     import sys
 
     return str(getattr(sys.modules.get("torch"), "__version__", ""))
+
+
+def device_name(device: str) -> str:
+    """The name of this process's GPU by its driver; where there is none, what SGLang calls the device."""
+    import sys
+
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        if device in ("", "cuda") and cuda is not None and cuda.is_available():
+            return str(cuda.get_device_name())
+    except Exception:  # noqa: BLE001 - a driver's errors are its own, and no name is worth a fuse
+        return device or "cpu"
+    return device or "cpu"
 
 
 def server_settings(server_args: Any) -> dict[str, Any]:

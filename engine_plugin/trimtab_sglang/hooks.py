@@ -3,9 +3,9 @@
 Every hook gets out of the way once the fuse is blown, and none lets an exception of ours through. The
 originals are called outside of our own `try`, so SGLang's exceptions pass untouched.
 
-Hooks on the step path are of SGLang's kind "around" and take exactly the parameters of what they wrap, by the
-same names: packing and unpacking arguments would cost half as much again. `host.py` compares the signatures
-before it installs them.
+The four on the step path (`wrap_...`) make a method out of the original: same name, same parameters, one
+call. SGLang's own wrappers pack and unpack arguments instead, which at a microsecond or two for all hooks of a
+step is a good part of it; `host.py` puts the method in directly where nobody else hooks the same place.
 """
 
 from __future__ import annotations
@@ -34,14 +34,16 @@ def after_scheduler_init(plugin: Plugin) -> Hook:
     return hook
 
 
-def around_pull(plugin: Plugin) -> Hook:
+def wrap_pull(plugin: Plugin, original: Hook) -> Hook:
     """Append due commands to the requests of this iteration, on the speaking rank."""
-    fuse, mailbox, clock = plugin.fuse, plugin.mailbox, time.monotonic_ns
+    fuse, mailbox, recorder, clock = plugin.fuse, plugin.mailbox, plugin.recorder, time.monotonic_ns
     posted = mailbox.posted
 
-    def hook(original: Hook, receiver: Any) -> list[Any] | None:
-        requests: list[Any] | None = original(receiver)
-        if requests is None or fuse.blown or (not posted and clock() < mailbox.next_deadline_ns):
+    def _pull_raw_reqs(self: Any) -> list[Any] | None:
+        requests: list[Any] | None = original(self)
+        # Deadlines are looked at with the clock of the newest result: reading it anew at every iteration
+        # would be for idle ones, and those run no mode.
+        if requests is None or fuse.blown or (not posted and recorder.now_ns < mailbox.next_deadline_ns):
             return requests
         try:
             if not plugin.started:
@@ -51,17 +53,17 @@ def around_pull(plugin: Plugin) -> Hook:
             fuse.blow("collecting commands", error)
             return requests
 
-    return hook
+    return _pull_raw_reqs
 
 
-def around_process_requests(plugin: Plugin) -> Hook:
+def wrap_process_requests(plugin: Plugin, original: Hook) -> Hook:
     """Take the commands out of the broadcast requests and apply them, on every rank.
 
     Also with a blown fuse: SGLang does not know our commands and would fail on one.
     """
     machine = plugin.machine
 
-    def hook(original: Hook, scheduler: Any, recv_reqs: list[Any]) -> Any:
+    def process_input_requests(self: Any, recv_reqs: list[Any]) -> Any:
         if recv_reqs and any(type(request) is Command for request in recv_reqs):
             recv_reqs, commands = take_commands(recv_reqs)
             try:
@@ -69,18 +71,18 @@ def around_process_requests(plugin: Plugin) -> Hook:
                     apply(command, machine)
             except Exception as error:  # noqa: BLE001
                 plugin.fuse.blow("applying commands", error)
-        return original(scheduler, recv_reqs)
+        return original(self, recv_reqs)
 
-    return hook
+    return process_input_requests
 
 
-def around_run_batch(plugin: Plugin) -> Hook:
+def wrap_run_batch(plugin: Plugin, original: Hook) -> Hook:
     """Tag the result of a decode launch with what was launched; note prefill."""
     fuse, recorder, machine = plugin.fuse, plugin.recorder, plugin.machine
     decode = plugin.decode_forward_mode
 
-    def hook(original: Hook, scheduler: Any, batch: Any, pp_proxy_tensors: Any = None) -> Any:
-        result = original(scheduler, batch, pp_proxy_tensors)
+    def run_batch(self: Any, batch: Any, pp_proxy_tensors: Any = None) -> Any:
+        result = original(self, batch, pp_proxy_tensors)
         if fuse.blown:
             return result
         try:
@@ -95,31 +97,35 @@ def around_run_batch(plugin: Plugin) -> Hook:
                 stock_steps = -1
             else:
                 stock_steps = policy.stock_steps
+            gap, prefill_tokens = recorder.gap, 0
+            if gap:
+                prefill_tokens = recorder.prefill_tokens
+                recorder.gap, recorder.prefill_tokens = False, 0
+            elif self.last_batch is None:
+                gap = True
             # In the order of `Launch`.
             recorder.last = result.trimtab_launch = (
                 launch_id,
                 machine.step,
                 machine.choice,
                 stock_steps,
-                recorder.gap or scheduler.last_batch is None,
-                recorder.prefill_tokens,
-                len(scheduler.waiting_queue),
+                gap,
+                prefill_tokens,
+                len(self.waiting_queue),
             )
-            if recorder.gap:
-                recorder.gap, recorder.prefill_tokens = False, 0
         except Exception as error:  # noqa: BLE001
             fuse.blow("tagging a launch", error)
         return result
 
-    return hook
+    return run_batch
 
 
-def around_decode_result(plugin: Plugin) -> Hook:
+def wrap_decode_result(plugin: Plugin, original: Hook) -> Hook:
     """Record a decode result: what was launched, what came back, and which requests ended."""
     fuse, recorder, clock = plugin.fuse, plugin.recorder, time.monotonic_ns
     append = recorder.ring.append
 
-    def hook(original: Hook, processor: Any, batch: Any, result: Any) -> Any:
+    def process_batch_result_decode(self: Any, batch: Any, result: Any) -> Any:
         try:
             launch = result.trimtab_launch
         except AttributeError:
@@ -132,16 +138,17 @@ def around_decode_result(plugin: Plugin) -> Hook:
                 late = [*late, *recorder.take_released()]
         except Exception as error:  # noqa: BLE001
             fuse.blow("looking for late requests", error)
-        returned = original(processor, batch, result)
+        returned = original(self, batch, result)
         if launch is None:
             return returned
         try:
             recorder.ended = ended = recorder.take_released() if recorder.released else ()
+            recorder.now_ns = now_ns = clock()
             # In the order of `RawRow`.
             append(
                 (
                     launch,
-                    clock(),
+                    now_ns,
                     batch.reqs,
                     result.num_correct_drafts_per_req_cpu,
                     late,
@@ -155,6 +162,19 @@ def around_decode_result(plugin: Plugin) -> Hook:
         except Exception as error:  # noqa: BLE001
             fuse.blow("recording a result", error)
         return returned
+
+    return process_batch_result_decode
+
+
+def as_around(wrap: Callable[[Hook], Hook]) -> Hook:
+    """The hook of SGLang's kind "around" that does what the wrapped method does."""
+    methods: dict[Hook, Hook] = {}
+
+    def hook(original: Hook, *args: Any, **kwargs: Any) -> Any:
+        method = methods.get(original)
+        if method is None:
+            method = methods[original] = wrap(original)
+        return method(*args, **kwargs)
 
     return hook
 

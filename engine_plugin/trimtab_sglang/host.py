@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import json
 import pkgutil
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trimtab_sglang import hooks
@@ -48,6 +50,9 @@ class Registry(Protocol):
     def applied(self, target: str) -> bool:
         """Whether the hooks of `target` are in place."""
 
+    def bind(self, target: str, wrap: Callable[[hooks.Hook], hooks.Hook]) -> bool:
+        """Put `wrap(original)` in the place of the applied hook, if ours is the only one; whether it was."""
+
 
 @dataclass(frozen=True, slots=True)
 class HookPlace:
@@ -56,14 +61,14 @@ class HookPlace:
     Attributes:
         target: Dotted path in SGLang, the same from 0.5.16 to 0.5.23.
         kind: When the hook runs.
-        build: Makes the hook for a plugin.
+        build: Makes the hook for a plugin; for "around" takes the original as well and makes the method.
         parameters: What the target takes, by name; a target that takes anything else is not hooked.
         acting_only: Not needed to observe.
     """
 
     target: str
     kind: HookKind
-    build: Callable[[Plugin], hooks.Hook]
+    build: Callable[..., hooks.Hook]
     parameters: tuple[str, ...] | None = None
     acting_only: bool = False
 
@@ -75,26 +80,26 @@ HOOK_TABLE: tuple[HookPlace, ...] = (
     HookPlace(
         f"{COMPONENTS}.request_receiver.SchedulerRequestReceiver._pull_raw_reqs",
         HookKind.AROUND,
-        hooks.around_pull,
+        hooks.wrap_pull,
         ("self",),
     ),
     HookPlace(
         f"{MANAGERS}.scheduler.Scheduler.process_input_requests",
         HookKind.AROUND,
-        hooks.around_process_requests,
+        hooks.wrap_process_requests,
         ("self", "recv_reqs"),
         acting_only=True,
     ),
     HookPlace(
         f"{MANAGERS}.scheduler.Scheduler.run_batch",
         HookKind.AROUND,
-        hooks.around_run_batch,
+        hooks.wrap_run_batch,
         ("self", "batch", "pp_proxy_tensors"),
     ),
     HookPlace(
         f"{COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor.process_batch_result_decode",
         HookKind.AROUND,
-        hooks.around_decode_result,
+        hooks.wrap_decode_result,
         ("self", "batch", "result"),
     ),
     HookPlace("sglang.srt.mem_cache.common.release_kv_cache", HookKind.BEFORE, hooks.before_release),
@@ -109,7 +114,20 @@ def install(plugin: Plugin, registry: Registry) -> None:
         if place.acting_only and plugin.settings.mode is not PluginMode.ACT:
             continue
         if not _unfit(registry, place.target, place.parameters):
-            registry.register(place.target, place.build(plugin), place.kind)
+            registry.register(place.target, _hook(place, plugin), place.kind)
+
+
+def bind_step_path(plugin: Plugin, registry: Registry) -> None:
+    """Once all hooks are applied: put our methods in directly where nobody else hooks the same place."""
+    for place in HOOK_TABLE:
+        if place.kind is HookKind.AROUND and registry.applied(place.target):
+            registry.bind(place.target, partial(place.build, plugin))
+
+
+def _hook(place: HookPlace, plugin: Plugin) -> hooks.Hook:
+    if place.kind is HookKind.AROUND:
+        return hooks.as_around(partial(place.build, plugin))
+    return place.build(plugin)
 
 
 def _replace_policy(plugin: Plugin, registry: Registry) -> None:
@@ -145,6 +163,21 @@ def is_known(version: str) -> bool:
     return KNOWN_VERSIONS.match(version) is not None
 
 
+def split_target(target: str) -> tuple[Any, str]:
+    """The object that holds what a dotted path names, and its name there."""
+    owner, _, name = target.rpartition(".")
+    return pkgutil.resolve_name(owner), name
+
+
+def replace_wrapper(owner: Any, name: str, wrap: Callable[[hooks.Hook], hooks.Hook]) -> bool:
+    """Replace the registry's wrapper around a function by `wrap(function)`; False if there is none."""
+    original = getattr(getattr(owner, name), "__wrapped__", None)
+    if original is None:
+        return False
+    setattr(owner, name, functools.wraps(original)(wrap(original)))
+    return True
+
+
 class SglangRegistry:
     """SGLang's own hook registry."""
 
@@ -156,14 +189,20 @@ class SglangRegistry:
 
     def resolve(self, target: str) -> Any:
         """Import what `target` names."""
-        owner, _, name = target.rpartition(".")
-        return getattr(pkgutil.resolve_name(owner), name)
+        return getattr(*split_target(target))
 
     def applied(self, target: str) -> bool:
         """Whether SGLang says so."""
         from sglang.srt.plugins.hook_registry import HookRegistry
 
         return target in getattr(HookRegistry, "_patched", ())
+
+    def bind(self, target: str, wrap: Callable[[hooks.Hook], hooks.Hook]) -> bool:
+        """Only where the registry has a single hook for the target."""
+        from sglang.srt.plugins.hook_registry import HookRegistry
+
+        only_ours = len(getattr(HookRegistry, "_hooks", {}).get(target, ())) == 1
+        return only_ours and replace_wrapper(*split_target(target), wrap)
 
 
 WOULD_BE_REFUSED = (

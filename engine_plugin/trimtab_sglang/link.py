@@ -55,7 +55,11 @@ Outbox = queue.SimpleQueue[pb.EngineMessage | None]
 
 
 class Link:
-    """Keeps one stream to the controller open for as long as the process lives."""
+    """Keeps one stream to the controller open for as long as the process lives.
+
+    Attributes:
+        has_controller: Whether a controller said Welcome on the stream that is open.
+    """
 
     def __init__(self, plugin: Plugin, facts: EngineFacts) -> None:
         self._plugin = plugin
@@ -65,7 +69,9 @@ class Link:
         self._rows = RowMaker(plugin.recorder, facts.graph_batch_sizes, self._mode_of)
         self._modes = frozenset(facts.modes)
         self._stop = threading.Event()
+        self._stream: _Stream | None = None
         self._last_problem = ""
+        self.has_controller = False
         self._thread = threading.Thread(target=self._run, name="trimtab-link", daemon=True)
         self._pid = os.getpid()
 
@@ -76,6 +82,8 @@ class Link:
     def stop(self, timeout_s: float = 1.0) -> None:
         """Say goodbye and end the thread; waits `timeout_s` at most."""
         self._stop.set()
+        if self._stream is not None:
+            self._stream.finish()
         if os.getpid() == self._pid:
             self._thread.join(timeout_s)
 
@@ -88,12 +96,14 @@ class Link:
             try:
                 if attempt:
                     self._forget_rows()
-                stream = _Stream(self._plugin.settings.controller, self)
+                stream = self._stream = _Stream(self._plugin.settings.controller, self)
                 attempt = 0 if stream.serve(self._stop) else attempt + 1
-                self._say_once(stream.problem)
+                if not self._stop.is_set():
+                    self._say_once(stream.problem)
             except Exception as error:  # noqa: BLE001 - the thread must survive whatever the network does
                 attempt += 1
                 self._say_once(f"{type(error).__name__}: {error}")
+            self.has_controller = False
             self._stop.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
     def _forget_rows(self) -> None:
@@ -111,6 +121,7 @@ class Link:
         """The controller said Welcome."""
         logger.info("trimtab is connected to controller %s as engine %s", controller_id, self._engine_id)
         self._last_problem = ""
+        self.has_controller = True
 
     # -- what goes up ----------------------------------------------------------------------------
 
@@ -210,7 +221,7 @@ class Link:
         except LeaseError as error:
             return pb.REFUSAL_INVALID, str(error)
         now_ns = time.monotonic_ns()
-        plugin.mailbox.post(
+        plugin.post(
             Posted(
                 Command(Order.ADOPT, lease=lease),
                 lease_deadline_ns=now_ns + round(ttl_s * 1e9),
@@ -230,7 +241,7 @@ class Link:
         logger.info("trimtab was released by the controller: %s", reason)
         # Where the plugin only observes, nobody may be there to take a command out of the requests again.
         if self._plugin.acts:
-            self._plugin.mailbox.post(Posted(Command(Order.RELEASE, reason=reason)))
+            self._plugin.post(Posted(Command(Order.RELEASE, reason=reason)))
 
 
 class _Stream:
@@ -246,18 +257,19 @@ class _Stream:
         self._outbox: Outbox = queue.SimpleQueue()
         self._welcome = threading.Event()
         self._ended = threading.Event()
+        self._no_more_reports = threading.Event()
         self._interval_s = MIN_INTERVAL_S
         self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing())
 
     def serve(self, stop: threading.Event) -> bool:
-        """Send reports until the stream ends or `stop` is set; whether the controller ever answered."""
+        """Send reports until the stream ends or is finished; whether the controller ever answered."""
         receiver = threading.Thread(target=self._receive, name="trimtab-link-receive", daemon=True)
         try:
             self._outbox.put(self._link.hello())
             receiver.start()
             if self._await_welcome(stop):
-                self._report(stop)
+                self._report()
         finally:
             self._outbox.put(None)
             self._call.cancel()
@@ -275,16 +287,19 @@ class _Stream:
                 return False
         return False
 
-    def _report(self, stop: threading.Event) -> None:
+    def finish(self) -> None:
+        """Say goodbye now, whenever the next report would be due."""
+        self._no_more_reports.set()
+
+    def _report(self) -> None:
         seq = 0
-        while not self._ended.wait(self._interval_s):
-            if stop.is_set():
-                self._outbox.put(pb.EngineMessage(goodbye=pb.Goodbye(reason="engine stops")))
-                self._ended.wait(0.2)
-                return
+        while not self._no_more_reports.wait(self._interval_s):
             if self._outbox.qsize() <= MAX_UNSENT:
                 seq += 1
                 self._outbox.put(self._link.report(seq))
+        if not self._ended.is_set():
+            self._outbox.put(pb.EngineMessage(goodbye=pb.Goodbye(reason="engine stops")))
+            self._ended.wait(0.2)
 
     def _outgoing(self) -> Iterator[pb.EngineMessage]:
         while (message := self._outbox.get()) is not None:
@@ -302,6 +317,7 @@ class _Stream:
             self.problem = self.problem or f"{type(error).__name__}: {error}"
         finally:
             self._ended.set()
+            self._no_more_reports.set()
 
     def _take(self, message: pb.ControllerMessage) -> None:
         match message.WhichOneof("message"):

@@ -175,6 +175,7 @@ def _speculation(facts: EngineFacts) -> pb.Speculation:
         dtype=facts.text("dtype"),
         kv_cache_dtype=facts.text("kv_cache_dtype"),
         weight_version=facts.text("weight_version"),
+        device_name=facts.device_name,
     )
 
 

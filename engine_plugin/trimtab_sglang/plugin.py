@@ -12,12 +12,13 @@ from trimtab_sglang.facts import EngineFacts, HookStatus, read_facts, reasons_to
 from trimtab_sglang.fuse import Fuse
 from trimtab_sglang.lease import PLAIN_NATIVE, LeaseMachine
 from trimtab_sglang.policy import LeasedPolicy
-from trimtab_sglang.ranks import Mailbox
+from trimtab_sglang.ranks import Mailbox, Posted
 from trimtab_sglang.recorder import Recorder
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
 
 if TYPE_CHECKING:
     from trimtab_sglang.link import Link
+    from trimtab_sglang.sweep import Sweep
 
 logger = logging.getLogger("trimtab")
 
@@ -43,6 +44,7 @@ class Plugin:
         observe_reasons: Why the plugin only reports; empty if it acts.
         scheduler: SGLang's scheduler; None until it is complete.
         link: The stream to the controller; None before the start and on ranks that do not speak.
+        sweep: The start-up sweep; None before the start, and if nobody asked for one.
     """
 
     def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
@@ -60,6 +62,7 @@ class Plugin:
         self.observe_reasons: list[str] = []
         self.scheduler: Any = None
         self.link: Link | None = None
+        self.sweep: Sweep | None = None
         self.plain_mode = PLAIN_NATIVE
         self.digest = digest()
 
@@ -89,6 +92,7 @@ class Plugin:
         elif facts.adaptive and getattr(controller, "params", None) is not self.policy:
             self.observe_reasons.append("another plugin replaced SGLang's adaptive policy after this one")
         self.facts = facts
+        host.bind_step_path(self, self.registry)
         if facts.ranks.speaks:
             self._say_hello_to_the_log(facts)
 
@@ -101,14 +105,23 @@ class Plugin:
             logger.info("trimtab acts beside SGLang %s, steps %s", facts.sglang_version, list(facts.candidate_steps))
 
     def start(self) -> None:
-        """Start the link thread, in the process that runs the scheduler and only on the rank that speaks."""
+        """Start our threads, in the process that runs the scheduler and only on the rank that speaks."""
         self.started = True
         if self.facts is not None and self.facts.ranks.speaks:
             # Not at the top: the other processes of the server load this module and need no gRPC.
             from trimtab_sglang.link import Link
+            from trimtab_sglang.sweep import Sweep
 
-            self.link = Link(self, self.facts)
-            self.link.start()
+            self.link = link = Link(self, self.facts)
+            if self.settings.sweep:
+                self.sweep = Sweep(self, self.facts, lambda: link.has_controller)
+                self.sweep.start()
+            link.start()
+
+    def post(self, posted: Posted) -> None:
+        """Hand a command of the controller's to the scheduler thread, or to the sweep until that is over."""
+        if self.sweep is None or not self.sweep.keep(posted):
+            self.mailbox.post(posted)
 
     def steps_of(self, draft_tokens: int) -> int:
         """Drafts a step, from the tokens that a verify reads for each request."""

@@ -89,11 +89,12 @@ class Recorder:
         processing: The launch whose result is being processed, or None.
         released: Requests whose slots were released since the last decode result, `MAX_RELEASED` at most.
         ended: Requests that ended with the last decode result.
+        now_ns: Monotonic clock at the last decode result; 0 before the first.
         gap: Whether something else than decoding was launched since the last decode launch.
         prefill_tokens: Prompt tokens launched since the last decode launch.
     """
 
-    __slots__ = ("ended", "gap", "last", "launches", "prefill_tokens", "processing", "released", "ring")
+    __slots__ = ("ended", "gap", "last", "launches", "now_ns", "prefill_tokens", "processing", "released", "ring")
 
     def __init__(self, capacity: int = RING_ROWS) -> None:
         self.ring: deque[tuple[Any, ...]] = deque(maxlen=capacity)
@@ -103,6 +104,7 @@ class Recorder:
         self.released: deque[Any] = deque(maxlen=MAX_RELEASED)
         self.ended: Sequence[Any] = ()
         self.gap = True
+        self.now_ns = 0
         self.prefill_tokens = 0
 
     def launched_prefill(self, tokens: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab_sglang.lease import Mode
+from trimtab_sglang.lease import Choice, Mode
 from trimtab_sglang.policy import MODES_BY_STEPS
 from trimtab_sglang.recorder import Launch, RawRow, Recorder
 
@@ -20,8 +20,10 @@ ABSENT = -1
 # First results of a graph size in a mode: lazy initialisation and first replays, not a cost.
 WARM_UP_ROWS = 3
 HEALTH_CHECK_PREFIX = "HEALTH_CHECK"
+# Of the ids of the start-up sweep's dummy requests.
+SWEEP_PREFIX = "TRIMTAB_SWEEP_"
 
-GRAPH, GAP, WARM_UP, SWITCHED, EXPLORED = 1, 2, 4, 8, 16
+GRAPH, GAP, WARM_UP, SWITCHED, EXPLORED, SWEEP = 1, 2, 4, 8, 16, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +182,19 @@ class RowMaker:
             return None
         # Older versions of SGLang merge new requests into a batch's list afterwards.
         batch_size = len(reqs) if raw.counts is None else len(raw.counts)
-        mode = self._mode(launch, raw.draft_tokens)
+        mode, choice = self._mode(launch, raw.draft_tokens)
         late = _indexes(raw.released, reqs)
         counted = tally(raw.counts if raw.counts is not None else [0] * batch_size, mode.steps, late, self.dropped)
         context_sum, context_max = _context(raw.seq_lens)
+        # The sweep's leases are its own: no table of the controller's stands behind what they chose.
+        choice = None if _is_swept(reqs) else launch.choice
         return Row(
             launch_id=launch.launch_id,
             step=launch.step,
             result_ns=raw.result_ns,
             mode=mode,
-            lease_version=launch.choice.lease_version if launch.choice else 0,
-            table_entry=launch.choice.table_entry if launch.choice else ABSENT,
+            lease_version=choice.lease_version if choice else 0,
+            table_entry=choice.table_entry if choice else ABSENT,
             batch_size=batch_size,
             padded_batch_size=self._padded(batch_size),
             offered=counted.offered,
@@ -217,20 +221,23 @@ class RowMaker:
             self.dropped["lost_row"] += missing
         return missing >= 0
 
-    def _mode(self, launch: Launch, draft_tokens: int | None) -> Mode:
-        """The mode that ran. Where SGLang's own word on the width differs from the tag, it goes first."""
+    def _mode(self, launch: Launch, draft_tokens: int | None) -> tuple[Mode, Choice | None]:
+        """The mode that ran, and the choice behind it.
+
+        Where SGLang's own word on the width differs from the tag, it goes first, and nobody knows who chose.
+        """
         if launch.choice is not None:
             mode = launch.choice.mode
         elif launch.stock_steps >= 0:
             mode = MODES_BY_STEPS[launch.stock_steps]
         else:
-            return self._mode_of(draft_tokens)
+            return self._mode_of(draft_tokens), None
         if draft_tokens is not None and draft_tokens - 1 != mode.steps:
             said = self._mode_of(draft_tokens)
             if said.steps != mode.steps:
                 self.dropped["tag_differs"] += 1
-                return said
-        return mode
+                return said, None
+        return mode, launch.choice
 
     def _padded(self, batch_size: int) -> int:
         at = bisect_left(self._graph_sizes, batch_size)
@@ -248,7 +255,7 @@ class RowMaker:
             self._seen[key] = seen + 1
         if seen < WARM_UP_ROWS or _only_health_checks(raw.reqs):
             flags |= WARM_UP
-        return flags
+        return flags | (SWEEP if _is_swept(raw.reqs) else 0)
 
 
 def _since(last_ns: int, now_ns: int) -> int:
@@ -280,6 +287,11 @@ def _context(seq_lens: Any) -> tuple[int, int]:
         return ABSENT, ABSENT
     lengths = seq_lens.tolist()
     return (sum(lengths), max(lengths)) if lengths else (ABSENT, ABSENT)
+
+
+def _is_swept(reqs: Sequence[Any]) -> bool:
+    """Whether dummy requests of the sweep are in the batch: it begins alone, and whoever comes joins at an end."""
+    return any(str(getattr(r, "rid", "")).startswith(SWEEP_PREFIX) for r in (reqs[0], reqs[-1]))
 
 
 def _only_health_checks(reqs: Sequence[Any]) -> bool:

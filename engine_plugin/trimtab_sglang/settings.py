@@ -11,6 +11,8 @@ from enum import StrEnum
 __version__ = "0.1.0"
 
 MAX_LABELS = 64
+DEFAULT_SWEEP_SECONDS = 20.0
+SWEEP_SECONDS = (1.0, 600.0)
 MAX_TEXT = 256
 
 
@@ -35,12 +37,16 @@ class PluginSettings:
         controller: `TRIMTAB_CONTROLLER`: `unix:PATH` or `HOST:PORT`.
         engine_id: `TRIMTAB_ENGINE_ID`; empty takes the host's name and the server's port.
         labels: `TRIMTAB_LABELS`: `key=value,key=value`.
+        sweep: `TRIMTAB_SWEEP`: measure every mode with dummy requests at start-up.
+        sweep_seconds: `TRIMTAB_SWEEP_SECONDS`: how long that may take.
     """
 
     mode: PluginMode = PluginMode.ACT
     controller: str = ""
     engine_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
+    sweep: bool = False
+    sweep_seconds: float = DEFAULT_SWEEP_SECONDS
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -51,6 +57,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         controller=_controller(environ.get("TRIMTAB_CONTROLLER", "").strip(), environ),
         engine_id=_text("TRIMTAB_ENGINE_ID", environ.get("TRIMTAB_ENGINE_ID", "").strip()),
         labels=_labels(environ.get("TRIMTAB_LABELS", "").strip()),
+        sweep=_switch("TRIMTAB_SWEEP", environ.get("TRIMTAB_SWEEP", "").strip()),
+        sweep_seconds=_seconds("TRIMTAB_SWEEP_SECONDS", environ.get("TRIMTAB_SWEEP_SECONDS", "").strip()),
     )
 
 
@@ -95,6 +103,23 @@ def _labels(text: str) -> dict[str, str]:
     if len(labels) > MAX_LABELS:
         raise SettingError(f"TRIMTAB_LABELS has {len(labels)} labels, at most {MAX_LABELS}")
     return labels
+
+
+def _switch(variable: str, text: str) -> bool:
+    if text not in ("", "0", "1"):
+        raise SettingError(f"{variable} is {text!r}; it takes 0 or 1")
+    return text == "1"
+
+
+def _seconds(variable: str, text: str) -> float:
+    try:
+        seconds = float(text or DEFAULT_SWEEP_SECONDS)
+    except ValueError:
+        seconds = -1.0
+    low, high = SWEEP_SECONDS
+    if not low <= seconds <= high:
+        raise SettingError(f"{variable} is {text!r}; it takes seconds, {low:g} to {high:g}")
+    return seconds
 
 
 def _text(variable: str, text: str) -> str:

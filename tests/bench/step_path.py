@@ -7,7 +7,6 @@ world does nothing, so the two are compared on the scheduler's own work.
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,13 +14,14 @@ from types import ModuleType
 from typing import Any
 
 from support.daemon_process import DaemonProcess
-from trimtab.demo import sglang_shape
+from support.hooked_engine import fresh_copy
 from trimtab.demo.embedded_registry import EmbeddedRegistry
 from trimtab_sglang import host
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.settings import PluginSettings
 
-STEPS = 1200
+ROUNDS = 1500
+WARM_STEPS = 3
 # Time for the link thread to run between steps, as a real engine's scheduler gives while the GPU works.
 PAUSE_S = 0.004
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
@@ -40,16 +40,6 @@ class NullWorld:
     def decode(self, batch: Any, steps: int) -> list[int]:
         """The same counts every time."""
         return self._counts[steps]
-
-
-def fresh_copy() -> ModuleType:
-    """Classes of the embedded engine of their own, so that hooks in one copy leave the other alone."""
-    spec = importlib.util.find_spec(sglang_shape.__name__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Bench:
@@ -97,16 +87,26 @@ def hooked(batch_size: int, daemon: DaemonProcess) -> Iterator[Bench]:
     plugin.link.stop()
 
 
-def timed(bench: Bench, steps: int = STEPS) -> list[int]:
-    """Time of each step in ns, paced so that the link thread gets its turns in between."""
-    clock, times = time.perf_counter_ns, []
-    for _ in range(steps):
-        time.sleep(PAUSE_S)
-        bench.step()  # brings the code back into the caches, as the engine's own work does
-        began = clock()
-        bench.step()
-        times.append(clock() - began)
+def timed(*benches: Bench, rounds: int = ROUNDS) -> list[list[int]]:
+    """Time of each bench's steps in ns, taken in turns so that the machine's moods strike all alike.
+
+    Each step comes after a pause in which the link thread gets its turns, and after others of its own kind: a
+    real scheduler thread is busy with this code's neighbours, not waking from sleep.
+    """
+    times: list[list[int]] = [[] for _ in benches]
+    for turn in range(rounds):
+        for i in range(len(benches)) if turn % 2 else reversed(range(len(benches))):
+            time.sleep(PAUSE_S)
+            for _ in range(WARM_STEPS):
+                benches[i].step()
+            times[i].append(_time_step(benches[i]))
     return times
+
+
+def _time_step(bench: Bench) -> int:
+    began = time.perf_counter_ns()
+    bench.step()
+    return time.perf_counter_ns() - began
 
 
 def percentile(values: Sequence[float], share: float) -> float:

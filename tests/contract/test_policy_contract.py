@@ -8,7 +8,18 @@ from functools import partial
 import pytest
 
 from support.step_rows import MadeUpEngine, step_row
-from trimtab.domain import PLAIN_COLD, PLAIN_NATIVE, Lease, Mode, StepFlag, StepRow, check_lease, modes_of
+from trimtab.domain import (
+    PLAIN_COLD,
+    PLAIN_NATIVE,
+    PLAIN_WARM,
+    DepthCounts,
+    Lease,
+    Mode,
+    StepFlag,
+    StepRow,
+    check_lease,
+    modes_of,
+)
 from trimtab.errors import PolicyError
 from trimtab.policies.bands import band_edges
 from trimtab.policies.contract import Decision, Policy, PolicyContext
@@ -137,13 +148,24 @@ def test_a_policy_restored_from_json_goes_on_as_if_nothing_had_happened(name: st
     "bad",
     [
         step_row(flags=StepFlag.WARM_UP),
-        step_row(flags=StepFlag.GAP, step_ns=None),
-        step_row(flags=StepFlag.GAP, step_ns=20_000_000),
-        step_row(step_ns=None),
-        step_row(step_ns=0),
         step_row(batch_size=0),
+        step_row(PLAIN_WARM, flags=StepFlag.GAP, step_ns=None),
+        step_row(PLAIN_WARM, flags=StepFlag.GAP, step_ns=20_000_000),
+        step_row(PLAIN_WARM, step_ns=None),
+        step_row(PLAIN_WARM, step_ns=0),
+        step_row(step_ns=None, fresh_requests=0, stale_requests=4),
+        step_row(step_ns=None, depths=DepthCounts((4, 3), (3, 4))),
     ],
-    ids=["warm-up", "gap", "gap with a time", "no time", "zero time", "empty batch"],
+    ids=[
+        "warm-up",
+        "empty batch",
+        "gap",
+        "gap with a time",
+        "no time",
+        "zero time",
+        "stale drafters and no time",
+        "more accepted than offered and no time",
+    ],
 )
 def test_a_row_without_information_changes_nothing(name: str, context: PolicyContext, bad: StepRow) -> None:
     policy = create(name, context)
@@ -153,6 +175,18 @@ def test_a_row_without_information_changes_nothing(name: str, context: PolicyCon
     policy.learn([bad] * 50)
     assert policy.snapshot() == before
     assert policy.choose().table == decision.table
+
+
+@each_policy
+@each_context
+def test_after_a_restart_of_the_engine_it_can_forget_and_go_on(name: str, context: PolicyContext) -> None:
+    policy = create(name, context)
+    run(policy)
+    policy.forget()
+    run(policy, seed=2)
+    again = create(name, context)
+    again.restore(json.loads(json.dumps(policy.snapshot())))
+    assert again.choose() == policy.choose()
 
 
 @each_policy

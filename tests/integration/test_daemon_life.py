@@ -199,7 +199,7 @@ def test_check_config_prints_what_a_file_amounts_to(tmp_path: Path) -> None:
         'server.metrics_listen = "127.0.0.1:9464"',
         "session.report_interval_ms = 500",
         "session.lease_ttl_s = 2.0",
-        'policy.name = "ucb"',
+        'policy.name = "goodput"',
     ]
 
 

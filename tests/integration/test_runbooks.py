@@ -6,13 +6,11 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from support.console_blocks import commands_of
-from support.living_engine import LivingEngine
 from support.runbook_operator import FILE_BLOCK, Operator
 from trimtab.config import Settings, load_tables, make_settings
 
@@ -33,11 +31,10 @@ def operator() -> Iterator[Operator]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_the_page_does_what_the_page_says(operator: Operator, page: Path) -> None:
-    with ExitStack() as present:
-        if page.stem not in FROM_NOTHING:
-            operator.start_daemon()
-            present.enter_context(LivingEngine(operator.target, "llama-a", labels={"team": "chat"}))
-        operator.follow(page)
+    if page.stem not in FROM_NOTHING:
+        operator.start_daemon()
+        operator.start_engine("llama-a", {"team": "chat"})
+    operator.follow(page)
 
 
 def test_the_settings_on_the_page_are_the_defaults(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from engine_server import (
     CANDIDATE_STEPS,
     ENGINE_PYTHON,
     NO_ENGINE,
-    EngineError,
     EngineServer,
     EngineSettings,
     make_models,
@@ -98,5 +97,7 @@ class Story:
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except EngineError as error:
+    except AssertionError as error:
         sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -25,8 +25,10 @@ from typing import Any
 from step_log import StepLogReader
 
 HERE = Path(__file__).resolve().parent
-ENGINE_PYTHON = HERE.parents[1] / ".venv-sglang" / "bin" / "python"
-NO_ENGINE = "there is no SGLang engine in .venv-sglang: run `make test`, which installs it"
+# Another environment made by install.sh, with another SGLang, can take the place of .venv-sglang.
+ENGINE_VENV = Path(os.environ.get("SGLANG_VENV") or HERE.parents[1] / ".venv-sglang")
+ENGINE_PYTHON = ENGINE_VENV / "bin" / "python"
+NO_ENGINE = f"there is no SGLang engine in {ENGINE_VENV.name}: run `make test`, which installs it"
 START_TIMEOUT_S = 100.0
 STOP_TIMEOUT_S = 15.0
 REQUEST_TIMEOUT_S = 60.0
@@ -44,6 +46,8 @@ ADAPTIVE_CONFIG = {
 CANDIDATE_STEPS = (0, 1, 3, 5)
 INITIAL_STEPS = 3
 USED_MODEL_FILES = frozenset({"__init__", "llama", "llama_eagle"})
+# An exception anywhere, and what the plugin says when it gives up.
+COMPLAINTS = ("Traceback", "trimtab stays off", "trimtab gave up")
 
 COMMON_ARGUMENTS = {
     "device": "cpu",
@@ -131,8 +135,11 @@ class EngineServer:
         self.wait_ready()
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        complaints = self.complaints()
         self.stop()
+        if complaints and kind is None:
+            raise EngineError("the engine's log has:\n" + "\n".join(complaints))
 
     def launch(self) -> None:
         """Start the process; `wait_ready` waits until it serves."""
@@ -183,6 +190,11 @@ class EngineServer:
         """Steps that SGLang's worker is set to at this moment, as the server itself reports them."""
         state = json.loads(self._get("/server_info", timeout_s=REQUEST_TIMEOUT_S))["internal_states"][0]
         return int(state["speculative_num_steps"])
+
+    def complaints(self) -> list[str]:
+        """Lines of the server's log that no sound engine and plugin write."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return [line for line in lines if any(sign in line for sign in COMPLAINTS)]
 
     def log_tail(self, lines: int = 40) -> str:
         """The end of the server's log."""
@@ -284,7 +296,7 @@ def _events(response: Any) -> Iterator[dict[str, Any]]:
 
 def _other_model_files() -> list[str]:
     """Names of SGLang's model files that the tiny models do not need."""
-    (models,) = (ENGINE_PYTHON.parents[1] / "lib").glob("python3.*/site-packages/sglang/srt/models")
+    (models,) = (ENGINE_VENV / "lib").glob("python3.*/site-packages/sglang/srt/models")
     return sorted(file.stem for file in models.glob("*.py") if file.stem not in USED_MODEL_FILES)
 
 

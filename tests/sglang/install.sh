@@ -14,8 +14,6 @@ fail() {
 }
 
 [ $# -eq 1 ] || fail "give the environment's folder: tests/sglang/install.sh .venv-sglang"
-mkdir -p "$1"
-venv=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 python=${PYTHON:-python3}
@@ -28,9 +26,11 @@ case $sglang in
     *) fail "SGLANG_VERSION=$sglang is not known here; 0.5.16, 0.5.18, 0.5.20, 0.5.22 and 0.5.23 are" ;;
 esac
 
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' ||
+"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null ||
     fail "$python is not Python 3.11 or 3.12; name one: PYTHON=/path/to/python3.11"
 
+mkdir -p "$1"
+venv=$(cd "$1" && pwd)
 if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     [ -e "$venv/pyvenv.cfg" ] || [ -z "$(ls -A "$venv")" ] || fail "$venv is neither empty nor an environment"
     "$python" -m venv --clear "$venv" || fail "cannot create $venv with $python"

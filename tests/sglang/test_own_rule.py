@@ -29,6 +29,7 @@ def engines(new_engine: EngineFactory, tmp_path_factory: pytest.TempPathFactory)
         for engine in engines:
             engine.wait_ready()
         yield engines
+        assert [engine.complaints() for engine in engines] == [[], []]
     finally:
         for engine in engines:
             engine.stop()

@@ -16,8 +16,9 @@ from typing import Any
 from trimtab.demo import sglang_shape
 from trimtab.demo.embedded_registry import EmbeddedRegistry
 from trimtab_sglang import host
-from trimtab_sglang.lease import NEVER, Lease, Mode, TableEntry
+from trimtab_sglang.lease import NEVER, PLAIN_NATIVE, Lease, Mode, TableEntry
 from trimtab_sglang.plugin import Plugin
+from trimtab_sglang.policy import MODES_BY_STEPS
 from trimtab_sglang.ranks import Command, Order, Posted
 from trimtab_sglang.rows import Row, RowMaker
 from trimtab_sglang.settings import PluginSettings
@@ -101,8 +102,10 @@ class EmbeddedEngine:
         self.running: list[Any] = []
         self.incoming: list[Any] = []
         self._ending: set[Any] = set()
+        self._ended: set[Any] = set()
+        self._rows: RowMaker | None = None
         self._serial = 0
-        _let_requests_come_and_go(self.shape, self.incoming, self._ending)
+        _let_requests_come_and_go(self.shape, self.incoming, self._ending, self._ended)
         if prepare is not None:
             prepare(self.shape)
         self._plugin = self._hook(settings) if settings is not None else None
@@ -152,7 +155,7 @@ class EmbeddedEngine:
             batch = self.shape.ScheduleBatch(list(self.running), self.shape.ForwardMode.DECODE)
             self.scheduler.running_batch = batch
             self.iterate(batch)
-            self.running = [req for req in self.running if req not in self._ending or req not in batch.reqs]
+            self.running = [req for req in self.running if req not in self._ended]
         return self.steps_run[-steps:]
 
     def decode_at(self, batch_sizes: Iterable[int]) -> list[int]:
@@ -190,8 +193,8 @@ class EmbeddedEngine:
 
     def row_maker(self) -> RowMaker:
         """What makes rows of what was recorded; always the same one."""
-        if not hasattr(self, "_rows"):
-            self._rows = RowMaker(self.plugin.recorder, GRAPH_SIZES, lambda tokens: mode_of_width(tokens or 1))
+        if self._rows is None:
+            self._rows = RowMaker(self.plugin.recorder, GRAPH_SIZES, mode_of_width)
         return self._rows
 
     # -- an engine with a link -------------------------------------------------------------------
@@ -246,7 +249,7 @@ def fresh_copy() -> ModuleType:
     return module
 
 
-def _let_requests_come_and_go(shape: ModuleType, incoming: list[Any], ending: set[Any]) -> None:
+def _let_requests_come_and_go(shape: ModuleType, incoming: list[Any], ending: set[Any], ended: set[Any]) -> None:
     """Requests come in with a pull, and those in `ending` give their slots back with their result, as in SGLang."""
     processor = shape.SchedulerBatchResultProcessor
     take_in = processor.process_batch_result_decode
@@ -255,6 +258,7 @@ def _let_requests_come_and_go(shape: ModuleType, incoming: list[Any], ending: se
         take_in(self, batch, result)
         for req in [req for req in batch.reqs if req in ending]:
             ending.remove(req)
+            ended.add(req)
             shape.release_kv_cache(req)
 
     def _pull_raw_reqs(self: Any) -> list[Any] | None:
@@ -266,9 +270,9 @@ def _let_requests_come_and_go(shape: ModuleType, incoming: list[Any], ending: se
     shape.SchedulerRequestReceiver._pull_raw_reqs = _pull_raw_reqs
 
 
-def mode_of_width(draft_tokens: int) -> Mode:
-    """The mode in which a verify reads so many tokens for each request."""
-    return MODES_BY_WIDTH[draft_tokens]
+def mode_of_width(draft_tokens: int | None) -> Mode:
+    """The mode in which a verify reads so many tokens for each request; none: there is no verify."""
+    return PLAIN_NATIVE if draft_tokens is None else MODES_BY_STEPS[draft_tokens - 1]
 
 
 def one_mode_lease(mode: Mode, version: int = 1, **fields: Any) -> Lease:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from support.scripted_engine import ScriptedEngine
@@ -11,6 +13,16 @@ from trimtabpb.v1 import control_pb2 as pb
 
 REPORT_EVERY_S = 0.05
 STEPS_A_REPORT = 5
+# What a real engine says of itself, as far as step times depend on it.
+ABOUT: Mapping[str, Any] = {
+    "software": pb.Software(sglang_version="0.5.23"),
+    "topology": pb.Topology(tp_size=1),
+    "speculation": pb.Speculation(
+        algorithm="EAGLE", topk=1, adaptive=True, initial_steps=3, model="/models/llama-a",
+        draft_model="/models/llama-a-eagle", attention_backend="fa3", dtype="bfloat16", kv_cache_dtype="auto",
+        weight_version="default", device_name="NVIDIA H200",
+    ),
+}  # fmt: skip
 
 
 class LivingEngine:
@@ -19,10 +31,12 @@ class LivingEngine:
     Args:
         target: The controller's address.
         engine_id: Its id.
+        comes_back: Connect again when the stream ends, as the plugin does.
         hello: More fields of its Hello.
     """
 
-    def __init__(self, target: str, engine_id: str, **hello: Any) -> None:
+    def __init__(self, target: str, engine_id: str, comes_back: bool = False, **hello: Any) -> None:
+        self._comes_back = comes_back
         self._script = ScriptedEngine(target, engine_id, **hello)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._live, name=f"living-{engine_id}", daemon=True)
@@ -44,10 +58,20 @@ class LivingEngine:
 
     def _live(self) -> None:
         while not self._stop.is_set():
+            if self._comes_back and self._script.ended:
+                self._come_back()
+                continue
             lease = self._lease()
             if lease is not None:
                 self._script.follow(lease)
             self._report()
+
+    def _come_back(self) -> None:
+        self._script.close()
+        with suppress(AssertionError):
+            self._script.start()
+            return
+        self._stop.wait(REPORT_EVERY_S)
 
     def _lease(self) -> pb.Lease | None:
         try:

@@ -17,13 +17,13 @@ from typing import Self
 
 from support.command_line import trimtab
 from support.console_blocks import Command, commands_of, missing_line
-from support.living_engine import LivingEngine
+from support.living_engine import ABOUT, LivingEngine
 
 OURS = Path(sys.executable).parent
 METRICS_PORT = "9464"
 COMMAND_TIMEOUT_S = 90.0
 START_WITHIN_S = 30.0
-FILE_BLOCK = re.compile(r"^```\w+ (\S+\.(?:toml|yaml))\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE_BLOCK = re.compile(r"^```\w+ (\S+\.(?:csv|toml|yaml))\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 class Operator:
@@ -94,7 +94,11 @@ class Operator:
         settings = settings_of(command.line)
         if settings.get("TRIMTAB_MODE") != "off":
             labels = dict(pair.split("=") for pair in settings.get("TRIMTAB_LABELS", "team=chat").split(","))
-            self.server.enter_context(LivingEngine(self.target, settings["TRIMTAB_ENGINE_ID"], labels=labels))
+            self.start_engine(settings["TRIMTAB_ENGINE_ID"], labels)
+
+    def start_engine(self, engine_id: str, labels: Mapping[str, str]) -> None:
+        """Start an engine without a page; the page's own server takes its place."""
+        self.server.enter_context(LivingEngine(self.target, engine_id, comes_back=True, labels=labels, **ABOUT))
 
     def run_beside_server(self, command: Command) -> None:
         """Nothing: what needs SGLang is typed where SGLang is."""

@@ -95,6 +95,11 @@ class ScriptedEngine:
             self._channel.close()
             self._channel = None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the stream is over."""
+        return self._ended.is_set()
+
     def end(self) -> tuple[grpc.StatusCode, str]:
         """How the controller ended the stream: code and words."""
         assert self._ended.wait(WAIT_S), "the stream goes on"

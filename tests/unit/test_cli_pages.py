@@ -61,12 +61,13 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "topology": "tp_size 1, pp_size 1, dp_size 1, dp_rank 0, dp_attention no, host gpu-7",
         "speculation": "algorithm EAGLE, topk 1, adaptive yes, initial_steps 3, candidate_steps 0 1 3, "
         "rejection_sampling no, block_verification no",
-        "runs on": "device -, dtype -, kv_cache_dtype -, attention_backend -",
+        "runs on": "device -, device_name -, dtype -, kv_cache_dtype -, attention_backend -",
         "limits": "8 running requests, - KV tokens, graphs up to batch 8",
         "offers": "plain_warm, speculate(1), speculate(3)",
         "in force": "plain_warm, decided by pin",
         "pin": "plain_warm, 9m58s left, in force, by kim@ops at 2023-11-14T22:13:20+00:00: latency",
         "lease": "version 7, age 0.4s, accepted",
+        "profile": "none",
         "measured": "1,234 tokens/s, 1.91 accepted drafts, 7.25 ms a step, batch 3.5 over 640 steps; "
         "12 switches; 4 running, 1 waiting",
         "dropped": "negative_count=2",

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.admin_messages import engine
 from trimtab.cli import main, views
-from trimtab.config import Settings, load_tables, make_settings
+from trimtab.config import SECTIONS, Settings, load_tables, make_settings
 from trimtab.server.metrics import FleetCollector, Sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_the_configuration_shown_is_complete_and_the_default(tmp_path: Path) -> 
     tables = load_tables(path)
     assert make_settings(tables) == Settings()
     assert {name: set(table) for name, table in tables.items()} == {
-        name: set(getattr(Settings(), name).__struct_fields__) for name in Settings.__struct_fields__
+        name: set(getattr(Settings(), name).__struct_fields__) for name in SECTIONS
     }
 
 

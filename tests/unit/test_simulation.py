@@ -43,6 +43,9 @@ class Alternating:
     def probability_of(self, batch_size: int, mode: Mode) -> float:
         return 1.0
 
+    def forget(self) -> None:
+        return
+
     def snapshot(self) -> dict[str, Any]:
         return {}
 

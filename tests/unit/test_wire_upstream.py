@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from trimtab.domain import PLAIN_WARM, EngineKey, InForce, Pin, Source, speculate
+from trimtab.domain import PLAIN_WARM, CostKey, EngineKey, InForce, Pin, Source, speculate
 from trimtab.errors import WireError
 from trimtab.session.events import Answered
 from trimtab.wire import mode_to_wire, read_ack, read_hello, read_report
@@ -49,6 +49,21 @@ def test_a_hello_says_who_the_engine_is_and_what_it_can_do() -> None:
     assert info.pin_remaining_s == 7.5
     assert info.last_lease_version == 9
     assert shown == hello()
+
+
+def test_a_hello_says_what_step_times_depend_on() -> None:
+    message = hello()
+    message.topology.tp_size = 8
+    message.kv_capacity_tokens = 4096
+    said = message.speculation
+    said.draft_model, said.weight_version, said.device_name = "/models/llama-eagle", "v1", "NVIDIA H200"
+    said.attention_backend, said.dtype, said.kv_cache_dtype = "fa3", "bfloat16", "fp8_e4m3"
+    info, _ = read_hello(message)
+
+    assert info.cost_key == CostKey(
+        "/models/llama", "v1", "/models/llama-eagle", "NVIDIA H200", "fa3", "bfloat16", "fp8_e4m3", 8, "0.5.23"
+    )
+    assert info.kv_capacity_tokens == 4096
 
 
 def test_a_pin_without_an_end_and_an_engine_without_anything_in_force() -> None:
@@ -104,6 +119,7 @@ BAD_HELLOS: dict[str, tuple[Callable[[pb.Hello], None], str]] = {
     "id like a replica's": (change(engine_id="a/1"), "hello.engine_id"),
     "no boot id": (change(boot_id=""), "hello.boot_id"),
     "long version": (change(software__sglang_version="v" * 257), "hello.software.sglang_version"),
+    "long device name": (change(speculation__device_name="d" * 257), "hello.speculation.device_name"),
     "long model path": (change(speculation__model="m" * 1025), "hello.speculation.model"),
     "rank beyond all": (change(topology__dp_rank=1 << 20), "hello.topology.dp_rank"),
     "version beyond all": (change(last_lease_version=(1 << 62) + 1), "hello.last_lease_version"),

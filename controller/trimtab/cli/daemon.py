@@ -15,7 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import typer
 
 from trimtab import __version__
-from trimtab.config import Settings, load_tables, make_settings, render_settings
+from trimtab.config import Settings, load_profiles, load_tables, make_settings, render_settings
 from trimtab.errors import ConfigError, TrimtabError
 
 PROGRAM = "trimtabd"
@@ -38,6 +38,7 @@ def _check_config(path: Path | None) -> None:
         return
     try:
         settings = make_settings(load_tables(path))
+        load_profiles(settings)
     except ConfigError as error:
         raise error if error.key == str(path) else ConfigError(str(path), str(error)) from error
     print(f"{path}: ok\n{render_settings(settings)}")
@@ -83,8 +84,9 @@ def daemon(
         "policy": {"name": policy},
     }
     settings = _settings(config, flags)
+    profiles = load_profiles(settings)
     configure_log(log_json)
-    asyncio.run(Daemon(settings, reflection).run())
+    asyncio.run(Daemon(settings, reflection, profiles).run())
 
 
 def _settings(config: Path | None, flags: dict[str, dict[str, Any]]) -> Settings:

@@ -36,6 +36,7 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
     yield "lease", _lease(engine)
+    yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
     yield "dropped", _pairs(engine.dropped)
     yield "refused", _pairs(engine.refused)
@@ -54,7 +55,7 @@ def _identity(engine: EngineDetail) -> Iterator[Line]:
         spec, "algorithm", "topk", "adaptive", "initial_steps", "candidate_steps", "rejection_sampling",
         "block_verification",
     )  # fmt: skip
-    yield "runs on", _named(spec, "device", "dtype", "kv_cache_dtype", "attention_backend")
+    yield "runs on", _named(spec, "device", "device_name", "dtype", "kv_cache_dtype", "attention_backend")
     yield (
         "limits",
         (

@@ -92,6 +92,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
 
     Attributes:
         offers: Modes that it can be told to run.
+        profile: The cost profile that its policy begins with; null for none.
+        profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
         measured_rows: Decode steps behind the measured figures.
         dropped: Rows and samples that the engine left out, by reason, since it started.
         refused: Messages, rows and leases refused, by reason.
@@ -109,6 +111,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     max_running_requests: int | None
     kv_capacity_tokens: int | None
     fuse_reason: str | None
+    profile: str | None
+    profile_ignored: str | None
     bands: tuple[BandView, ...]
     measured_rows: int
     dropped: Mapping[str, int]
@@ -138,6 +142,8 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         max_running_requests=hello.max_running_requests or None,
         kv_capacity_tokens=hello.kv_capacity_tokens or None,
         fuse_reason=engine.in_force.fuse_reason or None,
+        profile=engine.profile.name or None,
+        profile_ignored=engine.profile.ignored or None,
         bands=_bands(engine.policy),
         measured_rows=engine.measured.rows,
         dropped=dict(sorted(engine.measured.dropped.items())),

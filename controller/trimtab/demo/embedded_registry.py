@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from trimtab_sglang.host import HookKind
+from trimtab_sglang.host import HookKind, replace_wrapper
 
 Function = Callable[..., Any]
 
@@ -38,6 +38,10 @@ class EmbeddedRegistry:
     def applied(self, target: str) -> bool:
         """Whether a hook of this target is in place."""
         return target in self._applied
+
+    def bind(self, target: str, wrap: Callable[[Function], Function]) -> bool:
+        """Nobody else hooks the embedded engine."""
+        return replace_wrapper(*self._place(target), wrap)
 
     def _place(self, target: str) -> tuple[Any, str]:
         *_, owner, name = target.split(".")

@@ -25,6 +25,7 @@ class Acceptance:
 
     def __init__(self, steps: Sequence[int], by_mode: bool = False) -> None:
         self._steps = list(steps)
+        self._at = np.array(self._steps, dtype=np.intp)
         self._by_mode = by_mode
         self._stale_share = 0.0
         self.forget()
@@ -40,35 +41,42 @@ class Acceptance:
             self._stale_share = 0.0 if sums.catches_up else sums.stale_requests / sums.requests
         for cascade in self._cascades:
             cascade.advance(sums.steps)
-        counts = sums.shared_counts(self._cascades[0].depth)
-        if counts is None:
+        first = sums.shared_counts(1)
+        if first is None:
             return False
-        self._alarm.add(counts.offered[0], counts.accepted[0])
-        since = self._change.add(counts)
-        if since is not None:
-            self._alarm.changed(since.accepted[0] / since.offered[0])
-        self._add(sums, counts, since)
-        return since is not None
+        self._alarm.add(first.offered[0], first.accepted[0], sums.last_ns)
+        since = [self._add(i, counts) for i, counts in self._counts(sums).items()]
+        changed = next((counts for counts in since if counts is not None), None)
+        if changed is not None:
+            self._alarm.changed(changed.accepted[0] / changed.offered[0])
+        return changed is not None
 
-    def _add(self, sums: ReportSums, counts: Counts, since: Counts | None) -> None:
-        if not self._by_mode:
-            if since is None:
-                self._cascades[0].add(counts.offered, counts.accepted)
+    def _counts(self, sums: ReportSums) -> dict[int, Counts]:
+        """One report's counts for each cascade that they belong to."""
+        if self._by_mode:
+            return {mode: Counts(tuple(o), tuple(a)) for mode, (o, a) in sums.counts.items()}
+        shared = sums.shared_counts(self._cascades[0].depth)
+        return {} if shared is None else {0: shared}
+
+    def _add(self, i: int, counts: Counts) -> Counts | None:
+        """Add counts to cascade `i`; if they show a change, all start over, and the counts since it come back."""
+        since = self._changes[i].add(counts)
+        if since is None:
+            self._cascades[i].add(counts.offered, counts.accepted)
+            return None
+        for j, (cascade, change) in enumerate(zip(self._cascades, self._changes, strict=True)):
+            if j == i:
+                cascade.restart(since.offered, since.accepted)
             else:
-                self._cascades[0].restart(since.offered, since.accepted)
-            return
-        for mode, cascade in enumerate(self._cascades):
-            own = sums.counts.get(mode)
-            if since is not None:
                 cascade.restart((), ())
-            if own is not None:
-                cascade.add(*own)
+                change.clear()
+        return since
 
     def forget(self) -> None:
         """Other weights or another drafter: nothing that was learnt holds."""
         depth = max(1, *self._steps)
         self._cascades = [Cascade(depth) for _ in (self._steps if self._by_mode else [0])]
-        self._change = ChangeTest()
+        self._changes = [ChangeTest() for _ in self._cascades]
         self._alarm = DriftAlarm()
 
     def curve(self) -> tuple[Floats, Floats]:
@@ -79,9 +87,11 @@ class Acceptance:
         fresh_share = 1 - self._stale_share
         if not self._by_mode:
             curve = self._cascades[0].curve()
-            accepted, loadings = curve.accepted[self._steps], curve.loadings[self._steps]
+            accepted, loadings = curve.accepted[self._at], curve.loadings[self._at]
         else:
             accepted, loadings = self._curve_by_mode()
+        if fresh_share == 1:
+            return accepted, loadings
         scaled = fresh_share * accepted
         damping = (fresh_share * (1 + accepted) / (1 + scaled))[:, None]
         return scaled, loadings * damping
@@ -103,7 +113,7 @@ class Acceptance:
         """Plain values for a snapshot."""
         return {
             "cascades": [cascade.state() for cascade in self._cascades],
-            "change": self._change.state(),
+            "changes": [change.state() for change in self._changes],
             "alarm": self._alarm.state(),
             "stale_share": self._stale_share,
         }
@@ -114,6 +124,7 @@ class Acceptance:
             raise ValueError("the acceptance is of other modes")
         for cascade, saved in zip(self._cascades, state["cascades"], strict=True):
             cascade.set_state(saved)
-        self._change.set_state(state["change"])
+        for change, saved in zip(self._changes, state["changes"], strict=True):
+            change.set_state(saved)
         self._alarm.set_state(state["alarm"])
         self._stale_share = float(state["stale_share"])

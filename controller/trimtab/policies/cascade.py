@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Drift of an acceptance probability in one decode step: 0.03 in 500 steps.
-DRIFT_A_STEP = 0.0015
+# Drift of an acceptance probability in one decode step: 0.07 in 500 steps.
+DRIFT_A_STEP = 0.003
 # Beyond this a probability is unknown.
 UNKNOWN_SD = 0.3
 FIRST_GUESS = 0.7
 # By how much neighbouring positions of one drafter differ.
 NEIGHBOUR_SD = 0.1
 # A surprise of this many standard deviations means the position has moved, not drifted.
-SURPRISE = 3.0
+SURPRISE = 4.5
 UNKNOWN_VAR = UNKNOWN_SD**2
 SMALLEST_SPREAD = 0.02
 
@@ -90,19 +90,16 @@ class Cascade:
 
     def curve(self) -> Curve:
         """Expected accepted drafts for every number of steps."""
-        p, var = self._blend()
-        accepted = [0.0]
-        reach = 1.0
+        p, scale = self._blend()
+        totals, reach, total = [0.0], 1.0, 0.0
         for rate in p:
             reach *= rate
-            accepted.append(accepted[-1] + reach)
+            total += reach
+            totals.append(total)
+        accepted = np.array(totals)
         # d accepted[k] / d p[i] = (accepted[k] - accepted[i]) / p[i] for i < k.
-        scale = [math.sqrt(v) / rate for v, rate in zip(var, p, strict=True)]
-        loadings = [
-            [(total - accepted[i]) * scale[i] / (1 + total) if i < k else 0.0 for i in range(len(p))]
-            for k, total in enumerate(accepted)
-        ]
-        return Curve(np.array(accepted), np.array(loadings), np.array(p))
+        slopes = np.maximum(accepted[:, None] - accepted[:-1], 0.0)
+        return Curve(accepted, slopes * scale / (1 + accepted)[:, None], np.array(p))
 
     def _update(self, i: int, rate: float, requests: float) -> None:
         mean, var = self._mean[i], self._var[i]
@@ -118,22 +115,21 @@ class Cascade:
         self._var[i] = var * (1 - gain)
 
     def _blend(self) -> tuple[list[float], list[float]]:
-        """Means and variances after every position has leant on the one before it."""
+        """Means after every position has leant on the one before it, and their standard deviations over the mean."""
         p: list[float] = []
-        var: list[float] = []
-        before, before_var = FIRST_GUESS, UNKNOWN_VAR
-        for i, (mean, own_var) in enumerate(zip(self._mean, self._var, strict=True)):
-            leaning_var = before_var + NEIGHBOUR_SD**2 if i else math.inf
-            if math.isinf(own_var):
-                mean, own_var = before, (leaning_var if i else UNKNOWN_VAR)
-            elif i:
-                share = leaning_var / (leaning_var + own_var)
-                mean, own_var = share * mean + (1 - share) * before, share * own_var
-            before = min(0.995, max(0.005, mean))
-            before_var = min(own_var, 2 * UNKNOWN_VAR)
+        scale: list[float] = []
+        before, before_var, leaning_var = FIRST_GUESS, UNKNOWN_VAR, math.inf
+        for mean, var in zip(self._mean, self._var, strict=True):
+            if var == math.inf:
+                mean, var = before, before_var if leaning_var == math.inf else leaning_var
+            elif leaning_var < math.inf:
+                share = leaning_var / (leaning_var + var)
+                mean, var = share * mean + (1 - share) * before, share * var
+            before, before_var = min(0.995, max(0.005, mean)), min(var, 2 * UNKNOWN_VAR)
+            leaning_var = before_var + NEIGHBOUR_SD**2
             p.append(before)
-            var.append(before_var)
-        return p, var
+            scale.append(math.sqrt(before_var) / before)
+        return p, scale
 
     def state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""

@@ -13,6 +13,11 @@ from typing import Any
 EVIDENCE = 8.0
 SMALLEST_CHANGE = 0.08
 HISTORY = 16
+# The drift alarm: when the level to compare with stands, how fast the present one follows, and what fall is worrying.
+SETTLE_NS = 600 * 10**9
+SETTLE_REQUESTS = 1_000.0
+MEMORY_NS = 900 * 10**9
+WORRYING_FALL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,12 @@ class ChangeTest:
         self._history.clear()
 
     def _best_split(self) -> int | None:
-        offered = sum(c.offered[0] for c in self._history)
-        accepted = sum(c.accepted[0] for c in self._history)
+        counts = [(c.offered[0], c.accepted[0]) for c in self._history]
+        offered, accepted = sum(o for o, _ in counts), sum(a for _, a in counts)
         best, at = EVIDENCE, None
         m = r = 0.0
-        for i in range(len(self._history) - 1, 0, -1):
-            m += self._history[i].offered[0]
-            r += self._history[i].accepted[0]
+        for i in range(len(counts) - 1, 0, -1):
+            m, r = m + counts[i][0], r + counts[i][1]
             n, p = offered - m, accepted - r
             if n <= 0 or m <= 0 or abs(p / n - r / m) < SMALLEST_CHANGE:
                 continue
@@ -85,51 +89,65 @@ class ChangeTest:
 class DriftAlarm:
     """Raised while the first position's acceptance has slowly fallen below what this engine began with.
 
-    Changes that come at once belong to the traffic: the level to compare with moves along with them.
-
-    Attributes:
-        fall: Share by which acceptance must have fallen.
+    It began with the mean of its first `SETTLE_NS` and `SETTLE_REQUESTS`; now is a running mean that follows within
+    minutes. Changes that come at once belong to the traffic: the level to compare with moves along with them.
     """
 
-    def __init__(self, fall: float = 0.05, settle_requests: float = 1_000.0, memory_requests: float = 20_000.0) -> None:
-        self.fall = fall
-        self._settle = settle_requests
-        self._memory = memory_requests
+    def __init__(self) -> None:
+        self._began_ns: int | None = None
+        self._last_ns = 0
+        self._settled = False
         self._start = 0.0
-        self._start_requests = 0.0
+        self._requests = 0.0
         self._now = 0.0
 
-    def add(self, offered: float, accepted: float) -> None:
-        """Take in counts of the first position."""
+    def add(self, offered: float, accepted: float, now_ns: int) -> None:
+        """Take in counts of the first position at `now_ns` on the engine's clock."""
         if offered <= 0:
             return
         rate = accepted / offered
-        if self._start_requests < self._settle:
-            self._start_requests += offered
-            self._start += (rate - self._start) * offered / self._start_requests
+        if self._began_ns is None:
+            self._began_ns = now_ns
+        if not self._settled and (now_ns - self._began_ns < SETTLE_NS or self._requests < SETTLE_REQUESTS):
+            self._requests += offered
+            self._start += (rate - self._start) * offered / self._requests
             self._now = self._start
         else:
-            self._now += (rate - self._now) * -math.expm1(-offered / self._memory)
+            self._settled = True
+            passed_ns = max(0, now_ns - self._last_ns)
+            # A thin report weighs no more than its requests.
+            gain = min(-math.expm1(-passed_ns / MEMORY_NS), offered / SETTLE_REQUESTS)
+            self._now += (rate - self._now) * gain
+        self._last_ns = now_ns
 
     def changed(self, rate: float) -> None:
         """Acceptance is at another level at once, from now on at `rate`."""
-        if self._start_requests:
+        if self._settled:
             self._start = max(0.0, self._start + rate - self._now)
             self._now = rate
 
     @property
     def raised(self) -> bool:
         """Whether acceptance has fallen."""
-        return self._start_requests >= self._settle and self._now < self._start * (1 - self.fall)
+        return self._settled and self._now < self._start * (1 - WORRYING_FALL)
 
     def state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""
-        return {"start": self._start, "start_requests": self._start_requests, "now": self._now}
+        return {
+            "began_ns": self._began_ns,
+            "last_ns": self._last_ns,
+            "settled": self._settled,
+            "start": self._start,
+            "requests": self._requests,
+            "now": self._now,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state`."""
+        began_ns = state["began_ns"]
+        self._began_ns, self._last_ns = None if began_ns is None else int(began_ns), int(state["last_ns"])
+        self._settled, self._requests = bool(state["settled"]), float(state["requests"])
         self._start, self._now = float(state["start"]), float(state["now"])
-        self._start_requests = float(state["start_requests"])
 
 
 def _divergence(p: float, q: float) -> float:

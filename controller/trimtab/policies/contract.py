@@ -58,8 +58,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     goodput_high_tps: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BandDecision:
+class BandDecision(msgspec.Struct, frozen=True):
     """The choice for one band, its probabilities, and why.
 
     `reason` is one of "exploit", "explore", "probe", "fixed", "guard", "fallback".
@@ -125,12 +124,12 @@ class Policy(Protocol):
 
 
 def is_informative(row: StepRow) -> bool:
-    """Whether the row's step time is a cost: timed, of a real batch, not a warm-up, nothing in between."""
+    """Whether the row says what a mode yields: timed, of a real batch, not a warm-up or sweep, nothing in between."""
     return (
         row.step_ns is not None
         and row.step_ns > 0
         and row.batch_size > 0
-        and not row.flags & (StepFlag.WARM_UP | StepFlag.GAP)
+        and not row.flags & (StepFlag.WARM_UP | StepFlag.GAP | StepFlag.SWEEP)
     )
 
 

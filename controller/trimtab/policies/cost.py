@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trimtab.policies.cost_features import (
     WITH_PROFILE,
@@ -31,6 +32,7 @@ STALE_VAR_MOST = 0.03**2
 MOST_CELLS = 256
 
 CellKey = tuple[int, int, int]
+Indices = npt.NDArray[np.intp]
 
 
 @dataclass(slots=True)
@@ -59,33 +61,36 @@ class Outlook:
 
     Attributes:
         log_ratio: Mean; shape `(B, M)`.
-        features: Of every mode, scaled by the share that the features still have in it; shape `(B, M, F)`.
+        variance: Of the log step time; shape `(B, M)`.
+        features: Of every mode; shape `(B, M, F)`. The model's own, good until its next prediction.
+        share: Share that the features have in it, what was seen of the mode itself being the rest; shape `(B, M)`.
         covariance: Of the features' weights; shape `(F, F)`.
         own_var: Variance that a mode shares with no other; shape `(B, M)`.
     """
 
     log_ratio: Floats
+    variance: Floats
     features: Floats
+    share: Floats
     covariance: Floats
     own_var: Floats
 
-    def variance(self) -> Floats:
-        """Of the log step time; shape `(B, M)`."""
-        flat = self.features.reshape(-1, len(self.covariance))
-        shared: Floats = ((flat @ self.covariance) * flat).sum(axis=1).reshape(self.own_var.shape)
-        return shared + self.own_var
-
     def difference_variance(self, band: int, reference: int) -> Floats:
         """Of the log step time of every mode over that of a reference, in one band; shape `(M,)`."""
-        apart = self.features[band] - self.features[band, reference]
+        scaled = self.features[band] * self.share[band][:, None]
+        apart = scaled - scaled[reference]
         own = self.own_var[band] + self.own_var[band, reference]
         own[reference] = 0.0
-        var: Floats = ((apart @ self.covariance) * apart).sum(axis=1) + own
+        var: Floats = np.einsum("ij,ij->i", apart @ self.covariance, apart) + own
         return var
 
 
-# Columns of the table of cells.
-ROWS, RATIO, OCTAVE, CONTEXT, IMBALANCE, SEEN_AT, BELIEVED = range(7)
+# Columns of the table of cells: what was seen, and what of it the features were last fitted to. The four means are
+# log ratio, octave, context and imbalance, in this order; `BELIEVED` follows from them.
+ROWS, MEANS, SEEN_AT, FITTED_ROWS, FITTED_MEANS, BELIEVED, COLUMNS = 0, 1, 5, 6, 7, 11, 12
+# By how much a cell must have moved before the features are fitted again: share of rows; log time, octaves, knots.
+FIT_AGAIN_ROWS = 1.25
+FIT_AGAIN_SHIFTS = (0.01, 0.05, 0.1, 0.1)
 
 
 class CostModel:
@@ -106,14 +111,18 @@ class CostModel:
         self._from_nothing = not with_profile
         self._prior = self._features.prior_precision(self._beliefs)
         self._number: dict[CellKey, int] = {}
-        self._table = np.zeros((MOST_CELLS, 7))
+        self._by_kind: dict[int, tuple[Indices, Indices, Floats]] = {}
+        self._table = np.zeros((MOST_CELLS, COLUMNS))
         self._rows = np.zeros((MOST_CELLS, self._features.size))
         self._drift = 0.0
         self._drift_var = 0.0
         self._step = 0
         self._places: list[Place | None] = [None] * bands
         self._place_rows = np.zeros((bands, len(steps), self._features.size))
-        self._place_believed = np.zeros((bands, len(steps)))
+        self._believed = np.zeros((bands, len(steps)))
+        self._shared_mean = np.zeros((bands, len(steps)))
+        self._shared_var = np.zeros((bands, len(steps)))
+        self._fit: tuple[Floats, Floats] | None = None
 
     def observe(self, seen: Mapping[CellKey, Observation], steps: int) -> None:
         """Take in one report's rows by (band, mode, context class); `steps` decode steps have passed."""
@@ -133,21 +142,50 @@ class CostModel:
 
     def predict(self, places: Sequence[Place], kind: int) -> Outlook:
         """Expected times of all modes at one place in every band, for contexts of class `kind`."""
+        fit, self._fit = self._fit, self._fit or self._solve()
+        weights, covariance = self._fit
+        if fit is None:
+            self._by_kind.clear()
         for band, place in enumerate(places):
-            if place != self._places[band]:
+            moved = place != self._places[band]
+            if moved:
                 self._move(band, place)
-        weights, covariance, residual, own_var, left = self._solve()
-        log_ratio = self._place_rows @ weights + self._place_believed + self._drift
-        own = np.full(log_ratio.shape, self._beliefs.cell**2)
-        features = self._place_rows
-        known = [(key[0], key[1], at) for key, at in self._number.items() if key[2] == kind]
-        if known:
-            bands, modes, at = (list(column) for column in zip(*known, strict=True))
-            log_ratio[bands, modes] += residual[at]
-            own[bands, modes] = own_var[at]
-            features = features.copy()
-            features[bands, modes] *= left[at, None]
-        return Outlook(log_ratio, features, covariance, own)
+            if moved or fit is None:
+                self._look(band, weights, covariance)
+        where, at, expected = self._cells_of(kind, weights)
+        table = self._table[at]
+        noise_var = NOISE**2 / table[:, ROWS]
+        noise_var += np.minimum(STALE_VAR_MOST, STALE_VAR_A_STEP * (self._step - table[:, SEEN_AT]))
+        cell_var = self._beliefs.cell**2
+        trust = cell_var / (cell_var + noise_var)
+        # What a cell has seen itself replaces what the features say, in the mean and in the uncertainty.
+        log_ratio = (self._shared_mean + self._drift).ravel()
+        own_var = np.full(log_ratio.shape, cell_var)
+        share = np.ones(log_ratio.shape)
+        log_ratio[where] += trust * (table[:, MEANS] - expected)
+        own_var[where] = trust * noise_var
+        share[where] -= trust
+        shape = self._shared_mean.shape
+        variance = self._shared_var.ravel() * share**2 + own_var
+        return Outlook(
+            log_ratio.reshape(shape),
+            variance.reshape(shape),
+            self._place_rows,
+            share.reshape(shape),
+            covariance,
+            own_var.reshape(shape),
+        )
+
+    def _cells_of(self, kind: int, weights: Floats) -> tuple[Indices, Indices, Floats]:
+        """Cells of a context class: places in a flat table of bands and modes, numbers, and what is expected there."""
+        found = self._by_kind.get(kind)
+        if found is None:
+            modes = self._features.n_modes
+            known = [(key[0] * modes + key[1], at) for key, at in self._number.items() if key[2] == kind]
+            where, numbers = np.array(known, dtype=np.intp).reshape(-1, 2).T
+            expected = self._rows[numbers] @ weights + self._table[numbers, BELIEVED]
+            found = self._by_kind[kind] = (where, numbers, expected)
+        return found
 
     def _new_cell(self, key: CellKey) -> int:
         """Number of an empty cell; the one that was seen longest ago makes room."""
@@ -161,55 +199,59 @@ class CostModel:
         return at
 
     def _add(self, at: int, mode: int, seen: Observation) -> None:
-        rows, ratio, octave, context, imbalance, *_ = self._table[at].tolist()
+        rows, *means = self._table[at, :SEEN_AT].tolist()
+        fitted_rows, *fitted = self._table[at, FITTED_ROWS:BELIEVED].tolist()
         rows = min(rows, CELL_MEMORY_ROWS) + seen.rows
         share = seen.rows / rows
-        octave += share * (seen.octave - octave)
-        context += share * (seen.context - context)
-        imbalance += share * (seen.imbalance - imbalance)
-        ratio += share * (seen.log_ratio - self._drift - ratio)
-        believed = self._features.expected(octave, mode) if self._from_nothing else 0.0
-        self._table[at] = (rows, ratio, octave, context, imbalance, self._step, believed)
+        news = (seen.log_ratio - self._drift, seen.octave, seen.context, seen.imbalance)
+        means = [mean + share * (new - mean) for mean, new in zip(means, news, strict=True)]
+        self._table[at, : SEEN_AT + 1] = (rows, *means, self._step)
+        shifts = zip(means, fitted, FIT_AGAIN_SHIFTS, strict=True)
+        if rows > FIT_AGAIN_ROWS * fitted_rows or any(abs(mean - old) > most for mean, old, most in shifts):
+            self._table[at, FITTED_ROWS:BELIEVED] = (rows, *means)
+            self._fill(at, mode)
+
+    def _fill(self, at: int, mode: int) -> None:
+        """Put a cell's features where it was last fitted."""
+        octave, context, imbalance = self._table[at, FITTED_MEANS + 1 : BELIEVED].tolist()
         self._features.fill(self._rows[at], octave, mode, context, imbalance)
+        self._table[at, BELIEVED] = self._features.expected(octave, mode) if self._from_nothing else 0.0
+        self._fit = None
 
     def _move(self, band: int, place: Place) -> None:
+        """The band is judged at another place from now on."""
         self._places[band] = place
-        for mode in range(self._features.n_modes):
-            self._features.fill(self._place_rows[band, mode], place.octave, mode, place.context, place.imbalance)
-            believed = self._features.expected(place.octave, mode) if self._from_nothing else 0.0
-            self._place_believed[band, mode] = believed
+        self._features.fill_all(self._place_rows[band], place.octave, place.context, place.imbalance)
+        if self._from_nothing:
+            self._believed[band] = self._features.expected_all(place.octave)
+
+    def _look(self, band: int, weights: Floats, covariance: Floats) -> None:
+        """Mean and variance of what the features say of a band."""
+        rows = self._place_rows[band]
+        self._shared_mean[band] = rows @ weights + self._believed[band]
+        self._shared_var[band] = np.einsum("ij,ij->i", rows @ covariance, rows)
 
     def _follow_drift(self, cell: Floats, seen: Observation) -> None:
         """Split a surprise between the common drift and the cell by how sure each was."""
-        rows, ratio, seen_at = float(cell[ROWS]), float(cell[RATIO]), float(cell[SEEN_AT])
+        rows, ratio, seen_at = float(cell[ROWS]), float(cell[MEANS]), float(cell[SEEN_AT])
         cell_var = NOISE**2 / rows + min(STALE_VAR_MOST, STALE_VAR_A_STEP * (self._step - seen_at))
         gain = self._drift_var / (self._drift_var + cell_var + NOISE**2 / seen.rows)
         self._drift += gain * (seen.log_ratio - self._drift - ratio)
         self._drift_var *= 1 - gain
 
-    def _solve(self) -> tuple[Floats, ...]:
-        """Bayesian linear regression on the cells (Bishop 2006, section 3.3).
-
-        Returns:
-            Weights and their covariance; of each cell its residual, its own variance, and the share that the
-            features keep in it: what a cell has seen itself replaces what the features say.
-        """
+    def _solve(self) -> tuple[Floats, Floats]:
+        """Weights and their covariance: Bayesian linear regression on the cells (Bishop 2006, section 3.3)."""
         n = len(self._number)
         table, rows = self._table[:n], self._rows[:n]
-        stale = np.minimum(STALE_VAR_MOST, STALE_VAR_A_STEP * (self._step - table[:, SEEN_AT]))
-        noise_var = NOISE**2 / table[:, ROWS] + stale
-        cell_var = self._beliefs.cell**2
-        spread = cell_var + noise_var
+        spread = self._beliefs.cell**2 + NOISE**2 / table[:, FITTED_ROWS]
         weighted = rows / spread[:, None]
-        covariance = np.linalg.inv(self._prior + rows.T @ weighted)
-        target = table[:, RATIO] - table[:, BELIEVED]
-        weights = covariance @ (target @ weighted)
-        trust = cell_var / spread
-        return weights, covariance, trust * (target - rows @ weights), trust * noise_var, 1 - trust
+        covariance = np.asarray(np.linalg.inv(self._prior + rows.T @ weighted), dtype=np.float64)
+        weights: Floats = covariance @ ((table[:, FITTED_MEANS] - table[:, BELIEVED]) @ weighted)
+        return weights, covariance
 
     def state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""
-        cells = [[*key, *self._table[at].tolist()] for key, at in self._number.items()]
+        cells = [[*key, *self._table[at, :BELIEVED].tolist()] for key, at in self._number.items()]
         return {"cells": cells, "drift": self._drift, "drift_var": self._drift_var, "step": self._step}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -218,12 +260,12 @@ class CostModel:
         if len(cells) > MOST_CELLS:
             raise ValueError(f"there are {len(cells)} cells, at most {MOST_CELLS}")
         self._number = {}
+        self._fit = None
         for band, mode, kind, *values in cells:
             if not (0 <= band < len(self._places) and 0 <= mode < self._features.n_modes):
                 raise ValueError(f"there is no band {band} with mode {mode}")
             at = self._new_cell((int(band), int(mode), int(kind)))
-            self._table[at] = values
-            _, _, octave, context, imbalance, *_ = map(float, values)
-            self._features.fill(self._rows[at], octave, int(mode), context, imbalance)
+            self._table[at, :BELIEVED] = values
+            self._fill(at, int(mode))
         self._drift, self._drift_var = float(state["drift"]), float(state["drift_var"])
         self._step = int(state["step"])

@@ -67,6 +67,8 @@ class Features:
         self.knots = max(2, math.ceil(math.log2(max(2, largest_batch))) + 1)
         self.log_width = [math.log1p(k) for k in steps]
         self.n_modes = len(steps)
+        self._log_widths = np.array(self.log_width)
+        self._modes = np.arange(self.n_modes)
         self.size = 2 * self.knots + self.n_modes + CONTEXT_KNOTS + 1
         self._exponents = self.knots
         self._offsets = 2 * self.knots
@@ -93,19 +95,32 @@ class Features:
             context: Place on the context axis (`context_knot`).
             imbalance: Binary logarithm of longest over mean context.
         """
-        row[:] = 0.0
-        low, share = _hat(octave, self.knots)
-        width = self.log_width[mode]
-        row[low], row[low + 1] = 1 - share, share
-        row[self._exponents + low], row[self._exponents + low + 1] = (1 - share) * width, share * width
+        self._fill(row, octave, self.log_width[mode], context, imbalance)
         row[self._offsets + mode] = 1.0
+
+    def fill_all(self, rows: Floats, octave: float, context: float, imbalance: float) -> None:
+        """Write the features of one place for every mode into `rows`; shape `(n_modes, size)`."""
+        self._fill(rows, octave, self._log_widths, context, imbalance)
+        rows[self._modes, self._offsets + self._modes] = 1.0
+
+    def _fill(self, out: Floats, octave: float, log_width: float | Floats, context: float, imbalance: float) -> None:
+        out[...] = 0.0
+        low, share = _hat(octave, self.knots)
+        out[..., low], out[..., low + 1] = 1 - share, share
+        at = self._exponents + low
+        out[..., at], out[..., at + 1] = (1 - share) * log_width, share * log_width
         low, share = _hat(context, CONTEXT_KNOTS)
-        row[self._contexts + low], row[self._contexts + low + 1] = 1 - share, share
-        row[-1] = imbalance
+        at = self._contexts + low
+        out[..., at], out[..., at + 1] = 1 - share, share
+        out[..., -1] = imbalance
 
     def expected(self, octave: float, mode: int) -> float:
         """What the exponent believed beforehand makes of this mode, in log time."""
         return expected_exponent(octave) * self.log_width[mode]
+
+    def expected_all(self, octave: float) -> Floats:
+        """The same for every mode; shape `(n_modes,)`."""
+        return expected_exponent(octave) * self._log_widths
 
 
 def context_knot(context_tokens: float) -> float:

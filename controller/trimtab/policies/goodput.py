@@ -2,14 +2,15 @@
 
 For every band the mode with the most tokens a second by `valuation.py`, from `cascade.py` (how many drafts will be
 accepted, shared by all modes) and `cost.py` (what a step takes, profile times residual). A band changes its mode
-when the gain beats a margin, its own uncertainty and the price of switching over the expected stay. Exploration:
+(`planner.py`) when the gain beats a margin and its own uncertainty, once staying has cost as much as a switch.
+Exploration (`probing.py`):
 
-* one tier up or down where the optimistic value of that mode beats the present one (`probing.py`);
+* one tier up or down where a look may be expected to pay;
 * out of plain, which shows no acceptance, by probes whose distance grows with the age of the present state;
 * a small randomised share between neighbouring modes, so that logs carry propensities.
 
-Nothing is ever probed that could not win with every draft accepted. All state changes in `learn`; `choose` only
-puts the present state into words.
+Nothing is ever probed that could not win with every draft accepted. All state changes in `learn` and `forget`;
+`choose` only puts the present state into words.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 from trimtab.domain import Mode, StepRow
 from trimtab.errors import PolicyError
 from trimtab.policies.acceptance import Acceptance
+from trimtab.policies.arms import first_mode
 from trimtab.policies.bands import DEFAULT_LARGEST
 from trimtab.policies.cascade import Floats
 from trimtab.policies.contract import BandDecision, Candidate, Decision, PolicyContext, probability_in
@@ -42,6 +44,8 @@ MIN_DWELL_STEPS = 4
 CEILING_SD = 2.0
 ONE_SIDED_95 = 1.64
 LOG_MS_A_SECOND = math.log(1e3)
+# Weight of the newest report in the share of time that goes to decoding.
+SHARE_WEIGHT = 0.2
 
 
 class GoodputParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,8 +60,8 @@ class GoodputParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         token_ms: Limit of the time per token of a request; None for none.
     """
 
-    margin: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.005
-    doubt: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.5
+    margin: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.003
+    doubt: Annotated[float, msgspec.Meta(ge=0, le=5)] = 0.25
     random_share: Annotated[float, msgspec.Meta(ge=0, le=0.5)] = 0.01
     random_loss: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
     step_ms_p95: Annotated[float, msgspec.Meta(gt=0)] | None = None
@@ -87,10 +91,12 @@ class GoodputPolicy:
         self._guard = Guard()
         self._limits = Limits(self._modes, p.step_ms_p95, p.token_ms, context.kv_capacity_tokens)
         caution = Caution(p.margin, p.doubt, p.random_share, p.random_loss)
-        self._planner = Planner(steps, len(context.bands), _first_mode(context, self._modes), caution, context.seed)
+        self._planner = Planner(steps, len(context.bands), first_mode(context, self._modes), caution, context.seed)
         self._decode_share = 1.0
         self._valuation: Valuation | None = None
         self._decision: Decision | None = None
+        if context.profile is not None:
+            self._planner.obey(self._value())
 
     def learn(self, rows: Sequence[StepRow]) -> None:
         """Take in one report and plan again."""
@@ -101,7 +107,8 @@ class GoodputPolicy:
         changed = self._acceptance.learn(sums)
         self._cost.observe({key: tally.observation() for key, tally in sums.tallies.items()}, sums.steps)
         self._limits.learn(sums)
-        self._decode_share = sums.decode_share or self._decode_share
+        if sums.decode_share is not None:
+            self._decode_share += SHARE_WEIGHT * (sums.decode_share - self._decode_share)
         self._valuation = self._decision = None
         self._watch(sums)
         self._planner.review(sums, self._scene(sums), changed)
@@ -133,28 +140,29 @@ class GoodputPolicy:
         places = self._places
         accepted, loadings = self._acceptance.curve()
         outlook = self._cost.predict(places.places(), places.kind)
-        log_ms = outlook.log_ratio + self._log_expected_ms()
+        log_ms = outlook.log_ratio
+        if self._context.profile is not None:
+            log_ms = log_ms + self._log_expected_ms()
         log_tokens = np.log(places.batch_size)[:, None] + LOG_MS_A_SECOND - log_ms
         log_tps = log_tokens + np.log1p(accepted)
         allowed = self._limits.allowed(log_ms, accepted, self._guard.closed)
-        cost_var = outlook.variance()
         return Valuation(
             accepted=accepted,
             log_ms=log_ms,
             log_any_tps=log_tps,
             log_tps=np.where(allowed, log_tps, -np.inf),
-            log_ceiling=np.where(allowed, log_tokens + self._log_width + CEILING_SD * np.sqrt(cost_var), -np.inf),
-            spread=np.sqrt(cost_var + (loadings**2).sum(axis=1)),
+            log_ceiling=np.where(
+                allowed, log_tokens + self._log_width + CEILING_SD * np.sqrt(outlook.variance), -np.inf
+            ),
+            spread=np.sqrt(outlook.variance + np.einsum("ij,ij->i", loadings, loadings)),
             loadings=loadings,
             outlook=outlook,
             decode_share=self._decode_share,
         )
 
     def _log_expected_ms(self) -> Floats:
-        """Logarithm of the profile's step times; shape `(n_bands, n_modes)`. Zeros without a profile."""
+        """Logarithm of the profile's step times; shape `(n_bands, n_modes)`."""
         places = self._places
-        if self._context.profile is None:
-            return np.zeros((len(places.batch_size), len(self._modes)))
         expected: Floats = np.log(
             [
                 [self._reader.expected_ms(m, round(size), places.context_tokens) for m in range(len(self._modes))]
@@ -164,13 +172,14 @@ class GoodputPolicy:
         return expected
 
     def _watch(self, sums: ReportSums) -> None:
-        """Tell the guard what came out under a drafting mode and what plain would have made of the time."""
-        before, band = self._guard.closed, self._places.current
-        self._guard.wait(sums.wall_ms or sums.decode_ms)
-        plain_ms = self._known_plain_ms(band)
-        if self._modes[self._planner.table[band]].steps and plain_ms is not None:
-            steps_in_plain = sums.decode_ms / plain_ms
-            self._guard.add(sums.decode_ms, sums.tokens, steps_in_plain * self._places.batch_size[band])
+        """Tell the guard what came out under drafting modes and what plain would have made of the time."""
+        before = self._guard.closed
+        self._guard.wait(sums.decode_ms + sums.prefill_ms)
+        for band, settled in sums.settled.items():
+            plain_ms = self._known_plain_ms(band)
+            if self._modes[self._planner.table[band]].steps and plain_ms is not None:
+                plain_tokens = settled.ms / plain_ms * settled.requests / settled.rows
+                self._guard.add(settled.ms, settled.tokens, plain_tokens)
         if self._guard.closed != before:
             self._valuation = None
 
@@ -256,10 +265,3 @@ class GoodputPolicy:
 
 
 _PARTS = ("reader", "acceptance", "cost", "places", "guard", "limits", "planner")
-
-
-def _first_mode(context: PolicyContext, modes: Sequence[Mode]) -> int:
-    """Begin with what runs, else with the steps nearest to what the engine was started with."""
-    if context.incumbent in modes:
-        return modes.index(context.incumbent)
-    return min(range(len(modes)), key=lambda m: (abs(modes[m].steps - context.initial_steps), m))

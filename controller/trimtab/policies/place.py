@@ -37,14 +37,17 @@ class Places:
         self.current = 0
         self.context_tokens = 0.0
         self.imbalance = 0.0
+        self._places: list[Place | None] = [None] * len(tops)
 
     def learn(self, sums: ReportSums) -> bool:
         """Take in one report; whether the engine is in another band than before."""
         for band, (rows, sizes, octaves) in sums.by_band.items():
             self.batch_size[band] += NEWEST_WEIGHT * (sizes / rows - self.batch_size[band])
             self.octave[band] += NEWEST_WEIGHT * (octaves / rows - self.octave[band])
-        if sums.context_tokens is not None:
+            self._places[band] = None
+        if sums.context_tokens is not None and sums.context_tokens != self.context_tokens:
             self.context_tokens, self.imbalance = sums.context_tokens, sums.imbalance
+            self._places = [None] * len(self._places)
         if not sums.by_band or sums.last_band == self.current:
             return False
         self.current = sums.last_band
@@ -56,12 +59,14 @@ class Places:
         return context_class(self.context_tokens)
 
     def places(self) -> list[Place]:
-        """Where every band is judged, with the present context of a request in eighths of a knot."""
-        imbalance = round(self.imbalance * 4) / 4
-        return [
-            Place(octave, round(context_knot(self.context_tokens * size) * 8) / 8, imbalance)
-            for octave, size in zip(self.octave, self.batch_size, strict=True)
-        ]
+        """Where every band is judged, with the present context of a request; rounded, so that trifles do not count."""
+        found = [place or self._place(band) for band, place in enumerate(self._places)]
+        self._places = [*found]
+        return found
+
+    def _place(self, band: int) -> Place:
+        context = context_knot(self.context_tokens * self.batch_size[band])
+        return Place(round(self.octave[band] * 32) / 32, round(context * 8) / 8, round(self.imbalance * 4) / 4)
 
     def state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""
@@ -81,3 +86,4 @@ class Places:
             raise ValueError("the places are of other bands")
         self.batch_size, self.octave, self.current = sizes, octaves, current
         self.context_tokens, self.imbalance = float(state["context_tokens"]), float(state["imbalance"])
+        self._places = [None] * len(sizes)

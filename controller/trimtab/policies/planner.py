@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.policies.cascade import FIRST_GUESS, Floats
-from trimtab.policies.limits import Mask
+from trimtab.policies.cascade import FIRST_GUESS
 from trimtab.policies.probing import (
     CHANCE_TO_PAY,
     PATIENCE_REPORTS,
@@ -23,12 +22,14 @@ from trimtab.policies.probing import (
     worth_of_a_look,
 )
 from trimtab.policies.row_reader import ReportSums
-from trimtab.policies.switching import SwitchingCost
+from trimtab.policies.switching import FIRST_STAY_MS, SwitchingCost
 from trimtab.policies.valuation import Valuation
 
 # The randomised share may cost this part of the engine's time.
 SHARE_COST = 0.002
 SHARE_DWELL_STEPS = 16
+# Expected gain below which a probe is not worth its trouble.
+LEAST_WORTH = 0.005
 # What acceptance may be after a time in plain, when nothing is known of it.
 GUESSES = (0.5, FIRST_GUESS, 0.9)
 
@@ -89,33 +90,39 @@ class Planner:
         self.partners: list[int | None] = [None] * bands
         self.probe: Probe | None = None
         self._band = 0
-        self._held_ms = 0.0
+        self._regret_ms = np.zeros(len(self._steps))
         self._visit_ms = 0.0
         self._switching = SwitchingCost()
         self._clock = ProbeClock(bands)
 
     def review(self, sums: ReportSums, scene: Scene, changed: bool) -> None:
         """Decide again after a report."""
-        passed_ms = sums.wall_ms or sums.decode_ms
+        passed_ms = sums.decode_ms
         self._switching.add_prices(sums.switch_ms)
         self._follow_band(scene.band, passed_ms)
         self._clock.advance(scene.band, sums.steps, passed_ms)
         if changed:
             self._clock.changed()
+            self._regret_ms[:] = 0.0
         self._close_probe(sums, scene)
-        self._settle_here(scene)
+        self._settle_here(scene, passed_ms)
         self._settle_elsewhere(scene)
         self._pair(scene)
         if self.probe is None and scene.explore:
             self.probe = self._next_probe(scene)
 
+    def obey(self, value: Valuation) -> None:
+        """Leave modes that are not allowed, before anything was seen."""
+        for band, mode in enumerate(self.table):
+            if value.log_tps[band, mode] == -np.inf:
+                self.table[band] = int(value.log_tps[band].argmax())
+
     def _follow_band(self, band: int, passed_ms: float) -> None:
-        self._held_ms += passed_ms
         self._visit_ms += passed_ms
         if band != self._band:
             self._switching.add_visit(self._visit_ms)
             if self.table[band] != self.table[self._band]:
-                self._held_ms = 0.0
+                self._regret_ms[:] = 0.0
             self._band, self._visit_ms = band, 0.0
 
     def _close_probe(self, sums: ReportSums, scene: Scene) -> None:
@@ -123,27 +130,36 @@ class Planner:
         if probe is None:
             return
         seen = sums.modes.get(probe.mode, 0) > 0
+        if seen and probe.probability >= 1 and probe.band == scene.band:
+            # The engine is in that mode now: to go back is a change like any other.
+            self.table[probe.band] = probe.mode
+            self._regret_ms[:] = 0.0
         if seen or not scene.explore or probe.band != scene.band or probe.waited + 1 >= PATIENCE_REPORTS:
             self.probe = None
             self._clock.probed()
         else:
             self.probe = replace(probe, waited=probe.waited + 1)
 
-    def _settle_here(self, scene: Scene) -> None:
-        """Change the mode of the engine's own band if the gain is worth it and sure enough."""
+    def _settle_here(self, scene: Scene, passed_ms: float) -> None:
+        """Change the mode of the engine's own band once staying has cost as much as a switch would have.
+
+        That is the rule of the ski rental problem: whatever comes, it costs at most twice what hindsight would
+        (Karlin et al., "Competitive snoopy caching", 1988). Where switches are cheap it changes at once.
+        """
         value, band, held = scene.value, scene.band, self.table[scene.band]
-        if np.isneginf(value.log_tps[band, held]):
+        if value.log_tps[band, held] == -np.inf:
             self._hold(band, int(value.log_tps[band].argmax()))
             return
-        surplus = value.gains(band, held) - self._caution.doubt * value.gain_sd(band, held)
-        best = int(surplus.argmax())
-        if best != held and surplus[best] > self._caution.margin + self._price_over(self._switching.stay_ms):
-            self._hold(band, best)
+        others = value.against(band, held)
+        surplus = others.gain - self._caution.doubt * others.sd - self._caution.margin
+        self._regret_ms = np.maximum(0.0, self._regret_ms + surplus * passed_ms)
+        due = (self._regret_ms > self._switching.price_ms) & (surplus > 0)
+        if due.any():
+            self._hold(band, int(np.where(due, surplus, -np.inf).argmax()))
 
     def _hold(self, band: int, mode: int) -> None:
-        self._switching.add_stay(self._held_ms)
         self.table[band] = mode
-        self._held_ms = 0.0
+        self._regret_ms[:] = 0.0
         self._clock.changed(band)
         self.probe = None
 
@@ -152,7 +168,8 @@ class Planner:
         value, here = scene.value, self.table[scene.band]
         log_tps = value.log_tps
         best = log_tps.argmax(axis=1)
-        fee = self._caution.margin + self._price_over(self._switching.visit_ms)
+        # A visit has to pay for the switches into and out of it.
+        fee = self._caution.margin + 2 * self._switching.price_ms / max(1.0, self._switching.visit_ms)
         for band, mode in enumerate(best.tolist()):
             if band == scene.band:
                 continue
@@ -162,21 +179,19 @@ class Planner:
             elif top - log_tps[band, self.table[band]] > self._caution.margin:
                 self.table[band] = mode
 
-    def _price_over(self, stay_ms: float) -> float:
-        """Share of a stay that the switches into and out of it cost."""
-        return 2 * self._switching.price_ms / max(1.0, stay_ms)
-
     def _pair(self, scene: Scene) -> None:
         """Give every band a neighbouring mode that costs next to nothing to run now and then."""
-        value, caution = scene.value, self._caution
+        caution, price_ms = self._caution, self._switching.price_ms
+        log_tps = scene.value.log_tps.tolist()
+        step_ms = np.exp(scene.value.log_ms[np.arange(len(log_tps)), self.table]).tolist()
         for band, mode in enumerate(self.table):
-            floor = value.log_tps[band, mode] - caution.random_loss
-            near = [m for m in (mode + 1, mode - 1) if 0 <= m < len(self._steps) and value.log_tps[band, m] > floor]
+            worth = log_tps[band]
+            floor = worth[mode] - caution.random_loss
+            near = [m for m in (mode + 1, mode - 1) if 0 <= m < len(worth) and worth[m] > floor]
             partner = self.partners[band]
             if partner not in near:
                 partner = near[0] if near else None
-            step_ms = float(np.exp(value.log_ms[band, mode]))
-            overhead = caution.random_share * 2 * self._switching.price_ms / (SHARE_DWELL_STEPS * step_ms)
+            overhead = caution.random_share * 2 * price_ms / (SHARE_DWELL_STEPS * step_ms[band])
             cheap = scene.explore and caution.random_share > 0 and overhead < SHARE_COST
             self.partners[band] = partner if cheap else None
 
@@ -191,28 +206,38 @@ class Planner:
             return None
         self._probes += 1
         seed = self._seed + 1_000 * self._probes
+        if price.favours_whole(scene.interval_steps):
+            return Probe(scene.band, mode, 1.0, price.steps, seed)
         return plan_probe(scene.band, mode, price.steps, scene.interval_steps, scene.last_step, seed)
 
     def _target(self, scene: Scene) -> tuple[int, Price] | None:
         """The mode most worth a look, and the price of looking."""
         value, band, held = scene.value, scene.band, self.table[scene.band]
-        gains, sd = value.gains(band, held), value.gain_sd(band, held)
-        could_win = value.log_ceiling[band] > value.log_tps[band, held]
-        dwell = dwell_for(scene.batch_size)
-        worth = np.array([worth_of_a_look(g, s, dwell, scene.batch_size) for g, s in zip(gains, sd, strict=True)])
-        hopeful = [m for m in _nearest(could_win & (worth > self._caution.margin), held) if m is not None]
-        if hopeful:
-            mode = max(hopeful, key=lambda m: float(worth[m]))
-            return mode, self._price(scene, -float(gains[mode]), float(worth[mode]))
+        others = value.against(band, held)
+        gains, sd = others.gain.tolist(), others.sd.tolist()
+        could_win = (value.log_ceiling[band] > value.log_tps[band, held]).tolist()
+        dwell, best, target = dwell_for(scene.batch_size), LEAST_WORTH, None
+        for side in (range(held + 1, len(gains)), range(held - 1, -1, -1)):
+            for mode in side:
+                worth = worth_of_a_look(gains[mode], sd[mode], dwell, scene.batch_size) if could_win[mode] else 0.0
+                if worth > LEAST_WORTH:
+                    # The nearest tier that is worth it: what lies beyond shows no more.
+                    if worth > best:
+                        best, target = worth, mode
+                    break
+        if target is not None:
+            return target, self._price(scene, -gains[target], best)
         if self._steps[held] > 0:
             return None
         return self._out_of_plain(scene, could_win, gains)
 
-    def _out_of_plain(self, scene: Scene, could_win: Mask, gains: Floats) -> tuple[int, Price] | None:
+    def _out_of_plain(
+        self, scene: Scene, could_win: Sequence[bool], gains: Sequence[float]
+    ) -> tuple[int, Price] | None:
         """Plain shows no acceptance: look with the fewest drafts, if any number of drafts could win."""
         value, band, held = scene.value, scene.band, self.table[scene.band]
         drafting = np.flatnonzero((self._steps > 0) & ~np.isneginf(value.log_tps[band]))
-        if not len(drafting) or not could_win[drafting].any():
+        if not any(could_win[m] for m in drafting.tolist()):
             return None
         gain = 0.0
         for guess in GUESSES:
@@ -220,12 +245,13 @@ class Planner:
             worth = np.log1p(accepted) - value.log_ms[band, drafting] + value.log_ms[band, held]
             gain += CHANCE_TO_PAY * max(0.0, float(np.expm1(worth.max()))) / len(GUESSES)
         mode = int(drafting[0])
-        return mode, self._price(scene, -float(gains[mode]), gain)
+        return mode, self._price(scene, -gains[mode], gain)
 
     def _price(self, scene: Scene, loss: float, gain: float) -> Price:
         step_ms = float(np.exp(scene.value.log_ms[scene.band, self.table[scene.band]]))
-        dwell = dwell_for(scene.batch_size)
-        return Price(dwell, step_ms, loss, self._switching.price_ms, gain, self._switching.stay_ms)
+        # What has lasted so long may be expected to last as long again.
+        stay_ms = max(FIRST_STAY_MS, self._clock.age(scene.band) * step_ms)
+        return Price(dwell_for(scene.batch_size), step_ms, loss, self._switching.price_ms, gain, stay_ms)
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -237,7 +263,7 @@ class Planner:
             "probe": probe_state(self.probe),
             "probes": self._probes,
             "band": self._band,
-            "held_ms": self._held_ms,
+            "regret_ms": self._regret_ms.tolist(),
             "visit_ms": self._visit_ms,
             "switching": self._switching.state(),
             "clock": self._clock.state(),
@@ -247,20 +273,14 @@ class Planner:
         """Go on from a `state` of as many bands and modes; `ValueError` otherwise."""
         table = [int(mode) for mode in state["table"]]
         partners = [None if mode is None else int(mode) for mode in state["partners"]]
+        regret_ms = [float(ms) for ms in state["regret_ms"]]
         named = [*table, *(mode for mode in partners if mode is not None)]
         if len(table) != len(self.table) or len(partners) != len(table):
             raise ValueError("the plan is of other bands")
-        if not all(0 <= mode < len(self._steps) for mode in named):
+        if len(regret_ms) != len(self._steps) or not all(0 <= mode < len(self._steps) for mode in named):
             raise ValueError("the plan is of other modes")
         self._clock.set_state(state["clock"])
         self._switching.set_state(state["switching"])
         self.table, self.partners, self.probe = table, partners, probe_from(state["probe"])
         self._probes, self._band = int(state["probes"]), int(state["band"])
-        self._held_ms, self._visit_ms = float(state["held_ms"]), float(state["visit_ms"])
-
-
-def _nearest(wanted: Mask, held: int) -> tuple[int | None, int | None]:
-    """The next wanted mode up and down from the one held."""
-    at = np.flatnonzero(wanted)
-    above, below = at[at > held], at[at < held]
-    return (int(above[0]) if len(above) else None, int(below[-1]) if len(below) else None)
+        self._regret_ms, self._visit_ms = np.array(regret_ms), float(state["visit_ms"])

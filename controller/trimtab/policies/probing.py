@@ -65,6 +65,11 @@ class Price:
         """Whether the expected gain over a stay outweighs the cost."""
         return self.gain * self.stay_ms > self.cost_ms
 
+    def favours_whole(self, interval_steps: int) -> bool:
+        """Whether a whole interval is cheaper: with a chance the engine stays in the mode and saves two switches."""
+        longer_ms = (interval_steps - self.steps) * self.step_ms * max(0.0, self.loss)
+        return longer_ms < CHANCE_TO_PAY * 2 * self.switch_ms
+
     @property
     def wait_ms(self) -> float:
         """Time between such probes that keeps them within their share."""
@@ -84,6 +89,10 @@ class ProbeClock:
         self._since_steps += steps
         self._since_ms += passed_ms
         self._age[band] += steps
+
+    def age(self, band: int) -> int:
+        """Steps since the state of this band was new."""
+        return self._age[band]
 
     def changed(self, band: int | None = None) -> None:
         """The state of a band, or of all, is new."""
@@ -129,6 +138,8 @@ def worth_of_a_look(gain: float, sd: float, dwell: int, batch_size: float) -> fl
     noise = OUTCOME_VAR / (dwell * max(1.0, batch_size)) + NOISE**2 / dwell
     move = sd * sd / math.sqrt(sd * sd + noise)
     z = min(0.0, gain) / move
+    if z < -5.0:
+        return 0.0
     density = math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
     return move * (density + z * (1 + math.erf(z / math.sqrt(2))) / 2)
 

@@ -9,12 +9,16 @@ import msgspec
 
 from trimtab.errors import PolicyError
 from trimtab.policies.contract import Policy, PolicyContext
+from trimtab.policies.epsilon_greedy import EpsilonGreedyPolicy
+from trimtab.policies.exp3 import Exp3Policy
 from trimtab.policies.fixed import FixedPolicy
 from trimtab.policies.goodput import GoodputPolicy
 from trimtab.policies.sglang_ema import SglangEmaPolicy
+from trimtab.policies.table import TablePolicy
+from trimtab.policies.thompson import ThompsonPolicy
 from trimtab.policies.ucb import UcbPolicy
 
-DEFAULT_POLICY = "ucb"
+DEFAULT_POLICY = "goodput"
 
 
 class PolicyClass(Protocol):
@@ -29,7 +33,17 @@ class PolicyClass(Protocol):
 
 
 POLICIES: dict[str, PolicyClass] = {
-    cls.name: cast(PolicyClass, cls) for cls in (GoodputPolicy, UcbPolicy, FixedPolicy, SglangEmaPolicy)
+    cls.name: cast(PolicyClass, cls)
+    for cls in (
+        GoodputPolicy,
+        UcbPolicy,
+        ThompsonPolicy,
+        EpsilonGreedyPolicy,
+        Exp3Policy,
+        SglangEmaPolicy,
+        TablePolicy,
+        FixedPolicy,
+    )
 }
 
 PolicyFactory = Callable[[PolicyContext], Policy]

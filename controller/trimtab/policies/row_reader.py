@@ -4,6 +4,7 @@ Which row may teach what is decided here and nowhere else:
 
 * Acceptance is learnt from fresh requests of steps that drafted, also where the step's time is no cost. Requests
   whose draft cache has holes (stale) and warm-ups teach nothing.
+* A row of the start-up sweep teaches a cost and nothing else.
 * A cost is a timed step with nothing in between, in the mode of the step before it, from a captured graph where
   graphs are in use, without retractions or grammar. The first step after a switch teaches the price of switching.
 """
@@ -16,13 +17,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.domain import Mode, StepFlag, StepRow
+from trimtab.domain import DepthCounts, Mode, StepFlag, StepRow
 from trimtab.policies.change import Counts
 from trimtab.policies.cost import CellKey, Observation
 from trimtab.policies.cost_features import context_knot
 from trimtab.policies.profile import CostProfile
 
 _GRAPH, _GAP, _WARM_UP, _SWITCHED = map(int, (StepFlag.GRAPH, StepFlag.GAP, StepFlag.WARM_UP, StepFlag.SWITCHED))
+_SWEEP = int(StepFlag.SWEEP)
+
+LONGEST_PREFILL_MS = 1_000.0
 
 
 @dataclass(slots=True)
@@ -43,6 +47,16 @@ class Tally:
 
 
 @dataclass(slots=True)
+class Settled:
+    """Sums over timed steps in one band, first steps after a switch left out."""
+
+    rows: int = 0
+    ms: float = 0.0
+    requests: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
 class ReportSums:
     """What one report says. Times are in ms.
 
@@ -53,9 +67,11 @@ class ReportSums:
         switch_ms: What each switch cost that could be seen.
         modes: Rows by mode.
         by_band: Rows, sum of batch sizes and sum of octaves by band.
-        decode_ms: Time of the `timed` steps; `wall_ms` is the time between all `results`.
-        tokens: What the timed steps emitted.
-        last_band: Band of the last timed row, `last_step` the decode step counter of the last row.
+        settled: Timed steps that followed another one in their mode, by band.
+        decode_ms: Time of the `timed` steps.
+        prefill_ms: Time between results with prefill in it, `prefills` of them.
+        last_band: Band of the last timed row.
+        last_step: Decode step counter of the last row; `last_ns` the engine's clock at its result.
         catches_up: Whether the drafter reads what it missed before it drafts again.
     """
 
@@ -67,14 +83,15 @@ class ReportSums:
     by_band: dict[int, list[float]] = field(default_factory=dict)
     last_band: int = 0
     last_step: int = 0
+    last_ns: int = 0
     requests: int = 0
     stale_requests: int = 0
     catches_up: bool = False
     timed: int = 0
-    results: int = 0
     decode_ms: float = 0.0
-    wall_ms: float = 0.0
-    tokens: int = 0
+    prefills: int = 0
+    prefill_ms: float = 0.0
+    settled: dict[int, Settled] = field(default_factory=dict)
     retracted: bool = False
     kv_used_tokens: int = 0
     context_tokens: float | None = None
@@ -82,10 +99,11 @@ class ReportSums:
 
     @property
     def decode_share(self) -> float | None:
-        """Share of wall time that decode steps took, prefill and other gaps being the rest; None if unknown."""
-        if not self.timed or self.wall_ms <= 0:
+        """Share of busy time that decode steps took, prefill being the rest; None if unknown."""
+        if not self.timed:
             return None
-        return min(1.0, self.decode_ms / self.timed * self.results / self.wall_ms)
+        step_ms = self.decode_ms / self.timed
+        return min(1.0, step_ms * (self.timed + self.prefills) / (self.decode_ms + self.prefill_ms))
 
     def shared_counts(self, depth: int) -> Counts | None:
         """Drafts by position over all modes; None if nothing was drafted."""
@@ -128,20 +146,30 @@ class RowReader:
             step_ns = row.step_ns
             timed = step_ns is not None and step_ns > 0 and not flags & _GAP
             mode = self._number.get(row.mode, -1)
-            drafted = bool(row.mode.steps and row.fresh_requests > 0 and row.fresh.offered)
+            if flags & _SWEEP:
+                self._read_swept(sums, row, mode, flags, timed)
+                continue
+            drafted = row.mode.steps > 0 and row.fresh_requests > 0 and _is_cascade(row.fresh)
             if not timed and not drafted:
                 continue
             sums.steps += 1
-            sums.last_step = row.step
-            if row.wall_gap_ns is not None:
-                sums.results += 1
-                sums.wall_ms += row.wall_gap_ns / 1e6
+            sums.last_step, sums.last_ns = row.step, row.result_ns
+            _note_gap(sums, row, timed)
             if drafted and mode >= 0:
                 _count(sums, mode, row)
             if timed and step_ns is not None:
                 self._time(sums, row, mode, flags, step_ns / 1e6)
             self._last_mode = mode
         return sums
+
+    def _read_swept(self, sums: ReportSums, row: StepRow, mode: int, flags: int, timed: bool) -> None:
+        """A row of the start-up sweep: its time is a cost, its requests are nobody's and its load is made up."""
+        if timed and row.step_ns is not None and mode >= 0 and mode == self._last_mode and not flags & _SWITCHED:
+            band = max(0, bisect_right(self._bands, row.batch_size) - 1)
+            octave = math.log2(row.padded_batch_size or row.batch_size)
+            sums.steps += 1
+            self._tally(sums, row, mode, band, octave, row.step_ns / 1e6)
+        self._last_mode = mode
 
     def expected_ms(self, mode: int, batch_size: int, context_tokens: float) -> float:
         """The profile's time of a step; 1 without a profile."""
@@ -171,6 +199,13 @@ class RowReader:
             if self._after_switch[:2] == (mode, padded):
                 sums.switch_ms.append(self._after_switch[2] - step_ms)
             self._after_switch = None
+        settled = sums.settled.get(band)
+        if settled is None:
+            settled = sums.settled[band] = Settled()
+        settled.rows += 1
+        settled.ms += step_ms
+        settled.requests += row.batch_size
+        settled.tokens += row.emitted_tokens
         self._graphs_in_use = self._graphs_in_use or bool(flags & _GRAPH)
         eager = self._graphs_in_use and not flags & _GRAPH
         if not (eager or row.retracted_requests or row.grammar_requests):
@@ -226,14 +261,33 @@ def imbalance_of(row: StepRow) -> float:
     return max(0.0, math.log2(row.context_tokens_max * row.batch_size / row.context_tokens_sum))
 
 
+def _note_gap(sums: ReportSums, row: StepRow, timed: bool) -> None:
+    """Time with prefill in it counts as busy, but no more than a second of it: the rest was idle."""
+    if not timed and row.prefill_tokens > 0 and row.wall_gap_ns is not None:
+        sums.prefills += 1
+        sums.prefill_ms += min(LONGEST_PREFILL_MS, row.wall_gap_ns / 1e6)
+
+
+def _is_cascade(counts: DepthCounts) -> bool:
+    """Whether drafts were offered, and no more accepted than offered, nor offered than accepted one before."""
+    offered, accepted = counts.offered, counts.accepted
+    if not offered or len(offered) != len(accepted) or offered[0] <= 0:
+        return False
+    before = offered[0]
+    for o, a in zip(offered, accepted, strict=True):
+        if not 0 <= a <= o <= before:
+            return False
+        before = a
+    return True
+
+
 def _count(sums: ReportSums, mode: int, row: StepRow) -> None:
     offered, accepted = row.fresh.offered, row.fresh.accepted
     counts = sums.counts.get(mode)
     if counts is None:
         counts = sums.counts[mode] = ([0.0] * row.mode.steps, [0.0] * row.mode.steps)
-    depth = min(len(offered), len(accepted), row.mode.steps)
     o, a = counts
-    for i in range(depth):
+    for i in range(min(len(offered), row.mode.steps)):
         if not offered[i]:
             break
         o[i] += offered[i]
@@ -252,7 +306,6 @@ def _note_load(sums: ReportSums, row: StepRow, band: int, octave: float, step_ms
     sums.catches_up = sums.catches_up or row.catch_up_ns is not None
     sums.timed += 1
     sums.decode_ms += step_ms
-    sums.tokens += row.emitted_tokens
     sums.retracted = sums.retracted or bool(row.retracted_requests)
     sums.kv_used_tokens = row.kv_used_tokens or sums.kv_used_tokens
     if row.context_tokens_sum is not None:

@@ -1,4 +1,4 @@
-"""What does a change of mode cost, and how long does one stay? Learnt from the engine itself."""
+"""What does a change of mode cost, and how long does a load last? Learnt from the engine itself."""
 
 from __future__ import annotations
 
@@ -32,27 +32,16 @@ class RunningMean:
 
 
 class SwitchingCost:
-    """Price of a switch, and the time over which it has to pay.
-
-    Attributes:
-        stay_ms: Mean time for which a mode was the choice.
-        visit_ms: Mean time that the load stays within one band.
-    """
+    """Price of a switch, and how long the load stays within one band."""
 
     def __init__(self) -> None:
         self._price = RunningMean(FIRST_COST_MS, 0.5)
-        self._stay = RunningMean(FIRST_STAY_MS, 2.0)
         self._visit = RunningMean(FIRST_STAY_MS, 2.0)
 
     @property
     def price_ms(self) -> float:
         """Time lost by one switch."""
         return max(0.0, self._price.mean)
-
-    @property
-    def stay_ms(self) -> float:
-        """Mean time for which a mode is the choice."""
-        return self._stay.mean
 
     @property
     def visit_ms(self) -> float:
@@ -64,21 +53,16 @@ class SwitchingCost:
         for price in prices_ms:
             self._price.add(price)
 
-    def add_stay(self, stay_ms: float) -> None:
-        """A mode was given up after this long."""
-        self._stay.add(stay_ms)
-
     def add_visit(self, visit_ms: float) -> None:
         """The load left a band after this long."""
         self._visit.add(visit_ms)
 
     def state(self) -> list[list[float]]:
         """Plain values for a snapshot."""
-        return [self._price.state(), self._stay.state(), self._visit.state()]
+        return [self._price.state(), self._visit.state()]
 
     def set_state(self, state: Iterable[Iterable[float]]) -> None:
         """Go on from a `state`."""
-        price, stay, visit = state
+        price, visit = state
         self._price.set_state(price)
-        self._stay.set_state(stay)
         self._visit.set_state(visit)

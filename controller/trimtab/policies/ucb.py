@@ -15,7 +15,6 @@ number of steps); and an arm keeps the band for a while and loses it only by a m
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -24,18 +23,10 @@ import msgspec
 
 from trimtab.domain import Mode, StepRow
 from trimtab.errors import PolicyError
-from trimtab.policies.contract import (
-    BandDecision,
-    Candidate,
-    Decision,
-    PolicyContext,
-    is_informative,
-    probability_in,
-)
+from trimtab.policies.arms import Arm, ArmTable, first_mode
+from trimtab.policies.contract import BandDecision, Candidate, Decision, PolicyContext, probability_in
 from trimtab.policies.offer import choosable
 from trimtab.policies.snapshots import seal, unseal
-
-NEGLIGIBLE_PLAYS = 0.5
 
 
 class UcbParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,63 +45,6 @@ class UcbParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     margin: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.02
     stay_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 0.5
     neighbour_s: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 0.25
-
-
-@dataclass(slots=True)
-class Arm:
-    """What was seen of one mode in one band, faded with age. Owned by `BandArms`."""
-
-    tokens: float = 0.0
-    accepted: float = 0.0
-    requests: float = 0.0
-    time_s: float = 0.0
-    plays: float = 0.0
-
-    @property
-    def goodput_tps(self) -> float:
-        """Emitted tokens a second of step time; 0 if never seen."""
-        return self.tokens / self.time_s if self.time_s > 0 else 0.0
-
-    def fade(self, factor: float) -> None:
-        """Let everything count `factor` times as much."""
-        self.tokens *= factor
-        self.accepted *= factor
-        self.requests *= factor
-        self.time_s *= factor
-        self.plays *= factor
-
-
-class BandArms:
-    """All modes in one band, and the mode that holds it."""
-
-    __slots__ = ("arms", "held", "held_s")
-
-    def __init__(self, n_modes: int, held: int) -> None:
-        self.arms = [Arm() for _ in range(n_modes)]
-        self.held = held
-        self.held_s = math.inf
-
-    def add(self, mode: int, row: StepRow, step_s: float, fade: float) -> None:
-        """Take in one decode step."""
-        for arm in self.arms:
-            arm.fade(fade)
-        arm = self.arms[mode]
-        arm.tokens += row.emitted_tokens
-        arm.accepted += row.accepted_tokens
-        arm.requests += row.fresh_requests + row.stale_requests
-        arm.time_s += step_s
-        arm.plays += 1
-        self.held_s += step_s
-
-    def hold(self, mode: int) -> None:
-        """Give the band to this mode."""
-        if mode != self.held:
-            self.held, self.held_s = mode, 0.0
-
-    @property
-    def best_tps(self) -> float:
-        """Largest mean reward of an arm that was played; 0 without any."""
-        return max((arm.goodput_tps for arm in self.arms if arm.plays >= NEGLIGIBLE_PLAYS), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,61 +71,58 @@ class UcbPolicy:
         self._context = context
         self._parameters = parameters or UcbParameters()
         self._modes = choosable(context.modes)
-        self._number = {mode: i for i, mode in enumerate(self._modes)}
-        start = _first_mode(context, self._modes)
-        self._bands = [BandArms(len(self._modes), start) for _ in context.bands]
-        self._current = 0
+        self._held = [first_mode(context, self._modes)] * len(context.bands)
         self._decision: Decision | None = None
+        self.forget()
 
     def learn(self, rows: Sequence[StepRow]) -> None:
         """Credit every informative row to its band and mode."""
-        for row in rows:
-            mode = self._number.get(row.mode)
-            if mode is None or row.step_ns is None or not is_informative(row):
-                continue
-            self._current = max(0, bisect_right(self._context.bands, row.batch_size) - 1)
-            step_s = row.step_ns / 1e9
-            fade = 0.5 ** (step_s / self._parameters.half_life_s)
-            self._bands[self._current].add(mode, row, step_s, fade)
+        self._arms.learn(rows)
 
     def choose(self) -> Decision:
         """The mode with the largest bound in every band; one more look where the engine is."""
-        shares = [_shares(band) for band in self._bands]
-        self._decision = Decision(tuple(self._choose_in(i, shares) for i in range(len(self._bands))))
+        shares = [_shares(self._arms, band) for band in range(len(self._context.bands))]
+        self._decision = Decision(tuple(self._choose_in(band, shares) for band in range(len(shares))))
         return self._decision
 
-    def _choose_in(self, i: int, shares: Sequence[Sequence[float | None]]) -> BandDecision:
-        band, parameters = self._bands[i], self._parameters
-        estimates = list(self._estimates(i, shares))
-        best = max(range(len(estimates)), key=lambda m: (estimates[m].index, m == band.held))
-        reason = "exploit"
-        may_move = i != self._current or band.held_s >= parameters.stay_s
-        if may_move and estimates[best].value is not None:
-            untried = _untried_neighbour(estimates, best) if i == self._current else None
-            if untried is not None:
-                best, reason = untried, "probe"
-            elif estimates[best].index < estimates[band.held].index * (1 + parameters.margin):
-                best = band.held
-            band.hold(best)
-        if reason == "exploit" and _is_bet(estimates, band.held):
+    def _choose_in(self, band: int, shares: Sequence[Sequence[float | None]]) -> BandDecision:
+        estimates = list(self._estimates(band, shares))
+        reason = "probe" if self._take_best(band, estimates) else "exploit"
+        held, best_tps = self._held[band], self._arms.best_tps(band)
+        if reason == "exploit" and _is_bet(estimates, held):
             reason = "explore"
         candidates = tuple(
-            _candidate(mode, arm, estimate, band.best_tps)
-            for mode, arm, estimate in zip(self._modes, band.arms, estimates, strict=True)
+            _candidate(mode, arm, estimate, best_tps)
+            for mode, arm, estimate in zip(self._modes, self._arms.bands[band], estimates, strict=True)
         )
-        return BandDecision(self._context.bands[i], self._modes[band.held], reason, candidates=candidates)
+        return BandDecision(self._context.bands[band], self._modes[held], reason, candidates=candidates)
 
-    def _estimates(self, i: int, shares: Sequence[Sequence[float | None]]) -> Iterator[Estimate]:
-        """Own rewards of band `i`, filled up with what the neighbours think of each mode."""
-        parameters, band = self._parameters, self._bands[i]
-        best_tps = band.best_tps
-        all_plays = sum(arm.plays for arm in band.arms)
-        plays_a_second = all_plays / max(1e-9, sum(arm.time_s for arm in band.arms))
+    def _take_best(self, band: int, estimates: Sequence[Estimate]) -> bool:
+        """Give the band to another mode if one is due; whether that one was never tried."""
+        here, held = band == self._arms.current, self._held[band]
+        best = max(range(len(estimates)), key=lambda m: (estimates[m].index, m == held))
+        stayed_s = self._arms.seconds[band] - self._since_s[band]
+        if estimates[best].value is None or (here and stayed_s < self._parameters.stay_s):
+            return False
+        untried = _untried_neighbour(estimates, best) if here else None
+        if untried is not None:
+            best = untried
+        elif estimates[best].index < estimates[held].index * (1 + self._parameters.margin):
+            best = held
+        if best != held:
+            self._held[band], self._since_s[band] = best, self._arms.seconds[band]
+        return untried is not None
+
+    def _estimates(self, band: int, shares: Sequence[Sequence[float | None]]) -> Iterator[Estimate]:
+        """Own rewards of the band, filled up with what the neighbours think of each mode."""
+        parameters, arms, best_tps = self._parameters, self._arms.bands[band], self._arms.best_tps(band)
+        all_plays = sum(arm.plays for arm in arms)
+        plays_a_second = all_plays / max(1e-9, sum(arm.time_s for arm in arms))
         log_plays = math.log(max(math.e, all_plays))
-        for m, arm in enumerate(band.arms):
-            opinion, weight_s = _opinion(shares, i, m)
+        for m, arm in enumerate(arms):
+            opinion, weight_s = _opinion(shares, band, m)
             weight_s *= parameters.neighbour_s
-            own_s = arm.time_s if best_tps and arm.plays >= NEGLIGIBLE_PLAYS else 0.0
+            own_s = arm.time_s if best_tps and arm.known else 0.0
             if own_s + weight_s <= 0:
                 yield Estimate(None, 0.0)
                 continue
@@ -199,7 +130,7 @@ class UcbPolicy:
             value = (own * own_s + opinion * weight_s) / (own_s + weight_s)
             plays = max(1.0, (own_s + weight_s) * plays_a_second)
             # Only the band that the engine is in can show anything: elsewhere uncertainty is no reason to look.
-            bonus = parameters.exploration * math.sqrt(log_plays / plays) if i == self._current else 0.0
+            bonus = parameters.exploration * math.sqrt(log_plays / plays) if band == self._arms.current else 0.0
             yield Estimate(value, bonus)
 
     def probability_of(self, batch_size: int, mode: Mode) -> float:
@@ -208,44 +139,33 @@ class UcbPolicy:
 
     def forget(self) -> None:
         """Begin again from the modes that hold the bands: rewards are made of acceptance."""
-        self._bands = [BandArms(len(self._modes), band.held) for band in self._bands]
+        self._arms = ArmTable(self._context, self._modes, self._parameters.half_life_s)
+        self._since_s = [-math.inf] * len(self._context.bands)
 
     def snapshot(self) -> dict[str, Any]:
-        """Sums by band and mode, the mode that holds each band and for how long."""
-        bands = [
-            {
-                "held": band.held,
-                "held_s": band.held_s if math.isfinite(band.held_s) else None,
-                "arms": [[a.tokens, a.accepted, a.requests, a.time_s, a.plays] for a in band.arms],
-            }
-            for band in self._bands
-        ]
-        return seal(self.name, self._context, {"current": self._current, "bands": bands})
+        """What was earned, the mode that holds each band and since when."""
+        since_s = [s if math.isfinite(s) else None for s in self._since_s]
+        state = {"arms": self._arms.state(), "held": self._held.copy(), "since_s": since_s}
+        return seal(self.name, self._context, state)
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Go on from the sums of a snapshot."""
+        """Go on from a snapshot."""
         state = unseal(self.name, self._context, snapshot)
         try:
-            bands = [_band_from(saved, len(self._modes)) for saved in state["bands"]]
-            current = int(state["current"])
+            held = [int(mode) for mode in state["held"]]
+            since_s = [-math.inf if s is None else float(s) for s in state["since_s"]]
+            if not len(held) == len(since_s) == len(self._held) or not set(held) <= set(range(len(self._modes))):
+                raise ValueError("it is of other bands or modes")
+            self._arms.set_state(state["arms"])
         except (KeyError, TypeError, ValueError) as error:
             raise PolicyError(f"the snapshot of policy {self.name!r} cannot be read: {error}") from error
-        if len(bands) != len(self._bands) or not 0 <= current < len(bands):
-            raise PolicyError(f"the snapshot of policy {self.name!r} is of other bands: start afresh")
-        self._bands, self._current = bands, current
+        self._held, self._since_s = held, since_s
 
 
-def _first_mode(context: PolicyContext, modes: Sequence[Mode]) -> int:
-    """Begin with what runs, else with the steps nearest to what the engine was started with."""
-    if context.incumbent in modes:
-        return modes.index(context.incumbent)
-    return min(range(len(modes)), key=lambda m: (abs(modes[m].steps - context.initial_steps), m))
-
-
-def _shares(band: BandArms) -> list[float | None]:
+def _shares(arms: ArmTable, band: int) -> list[float | None]:
     """Each mode's mean reward as a share of the band's best; None where it was never played."""
-    best = band.best_tps
-    return [arm.goodput_tps / best if best and arm.plays >= NEGLIGIBLE_PLAYS else None for arm in band.arms]
+    best = arms.best_tps(band)
+    return [arm.goodput_tps / best if best and arm.known else None for arm in arms.bands[band]]
 
 
 def _opinion(shares: Sequence[Sequence[float | None]], i: int, mode: int) -> tuple[float, float]:
@@ -285,14 +205,3 @@ def _candidate(mode: Mode, arm: Arm, estimate: Estimate, best_tps: float) -> Can
         goodput_low_tps=max(0.0, goodput - half_width) if known else None,
         goodput_high_tps=goodput + half_width if known else None,
     )
-
-
-def _band_from(saved: Mapping[str, Any], n_modes: int) -> BandArms:
-    arms = [Arm(*(float(x) for x in sums)) for sums in saved["arms"]]
-    held = int(saved["held"])
-    if len(arms) != n_modes or not 0 <= held < n_modes:
-        raise ValueError("it is of other modes")
-    band = BandArms(n_modes, held)
-    band.arms = arms
-    band.held_s = math.inf if saved["held_s"] is None else float(saved["held_s"])
-    return band

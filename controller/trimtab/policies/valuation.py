@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from trimtab.policies.cascade import Floats
 from trimtab.policies.cost import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Relative gain in tokens a wall second over a reference mode, and its standard deviation; shape `(M,)`."""
+
+    gain: Floats
+    sd: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +43,16 @@ class Valuation:
     loadings: Floats
     outlook: Outlook
     decode_share: float = 1.0
+    _compared: dict[tuple[int, int], Comparison] = field(default_factory=dict, repr=False, compare=False)
 
-    def gains(self, band: int, reference: int) -> Floats:
-        """Relative gain in tokens a wall second of each mode over a reference; shape `(M,)`."""
-        faster: Floats = 1 - np.exp(np.minimum(50.0, self.log_tps[band, reference] - self.log_tps[band]))
+    def against(self, band: int, reference: int) -> Comparison:
+        """Every mode of a band compared with one of them."""
+        known = self._compared.get((band, reference))
+        if known is not None:
+            return known
+        faster = 1 - np.exp(np.minimum(50.0, self.log_tps[band, reference] - self.log_tps[band]))
         saved = np.minimum(faster * self.decode_share, 0.99)
-        gains: Floats = saved / (1 - saved)
-        return gains
-
-    def gain_sd(self, band: int, reference: int) -> Floats:
-        """Standard deviation of each mode's gain over a reference; shape `(M,)`."""
         apart = self.loadings - self.loadings[reference]
-        sd: Floats = np.sqrt((apart**2).sum(axis=1) + self.outlook.difference_variance(band, reference))
-        return sd
+        var = np.einsum("ij,ij->i", apart, apart) + self.outlook.difference_variance(band, reference)
+        found = self._compared[band, reference] = Comparison(saved / (1 - saved), np.sqrt(var))
+        return found

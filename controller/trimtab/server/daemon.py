@@ -23,6 +23,7 @@ from trimtab.server.fleet import Fleet
 from trimtab.server.scrape import ScrapeServer
 from trimtab.server.socket_file import SocketFile
 from trimtab.session.engine_session import SessionSettings
+from trimtab.session.profiles import KeyedProfile
 from trimtab.wire import MAX_MESSAGE_BYTES
 from trimtabpb.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc
 
@@ -48,9 +49,15 @@ log = structlog.get_logger("trimtab")
 
 
 class Daemon:
-    """One run of the controller. `run` returns when it was told to stop and everything is put away."""
+    """One run of the controller. `run` returns when it was told to stop and everything is put away.
 
-    def __init__(self, settings: Settings, reflection: bool = False) -> None:
+    Args:
+        settings: Checked settings.
+        reflection: Whether to offer gRPC server reflection.
+        profiles: The cost profiles of the settings, loaded.
+    """
+
+    def __init__(self, settings: Settings, reflection: bool = False, profiles: tuple[KeyedProfile, ...] = ()) -> None:
         self._settings = settings
         self._reflection = reflection
         self._stop = asyncio.Event()
@@ -58,7 +65,9 @@ class Daemon:
         self._fleet = Fleet(
             settings.policy.name,
             policy_factory(settings.policy.name, settings.policy.parameters),
-            SessionSettings(report_interval_s=session.report_interval_ms / 1e3, lease_ttl_s=session.lease_ttl_s),
+            SessionSettings(
+                report_interval_s=session.report_interval_ms / 1e3, lease_ttl_s=session.lease_ttl_s, profiles=profiles
+            ),
         )
         path = Path(settings.server.socket) if settings.server.socket else default_socket_path()
         self._socket = SocketFile(path, settings.server.socket_group)

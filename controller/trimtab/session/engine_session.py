@@ -36,6 +36,7 @@ from trimtab.session.events import (
     Unpinned,
 )
 from trimtab.session.measured import Window
+from trimtab.session.profiles import KeyedProfile, ProfileChoice, choose_profile
 
 # Cheapest first. Cold plain harms the acceptance of running requests: it is only taken by name.
 SAFE_PLAIN = (ModeKind.PLAIN_NATIVE, ModeKind.PLAIN_WARM)
@@ -45,12 +46,16 @@ NO_DECISION = Decision(())
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """How a session runs. A lease lives `lease_ttl_s` and is renewed at half of it."""
+    """How a session runs. A lease lives `lease_ttl_s` and is renewed at half of it.
+
+    `profiles` are what is known beforehand of step times, each for the engines of its key.
+    """
 
     report_interval_s: float = 0.25
     lease_ttl_s: float = 2.0
     seed: int = 0
     stall_after_s: float = 10.0
+    profiles: tuple[KeyedProfile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class EngineSession:
         connected: Whether its stream is open.
         in_force: What it runs, by its last message.
         decision: The policy's last decision, or None.
+        profile: What the policy is told that steps cost.
         pin: The operator's standing order, or None.
         lease: The last lease sent on this stream, or None.
         acknowledged: Whether the engine accepted that lease.
@@ -91,6 +97,7 @@ class EngineSession:
         self.last_message_ns = 0
         self.in_force = InForce()
         self.decision: Decision | None = None
+        self.profile = ProfileChoice()
         self.pin: StandingPin | None = None
         self.lease: Lease | None = None
         self.lease_since_ns = 0
@@ -178,24 +185,58 @@ class EngineSession:
     # -- the stream ------------------------------------------------------------------------------
 
     def _connect(self, info: EngineInfo, now_ns: int) -> list[Effect]:
-        restarted = self.info is not None and self.info.boot_id != info.boot_id
-        changed = self.info is None or self.info.modes != info.modes
-        first = self.info is None
+        before, told = self.info, self.profile
+        restarted = before is not None and before.boot_id != info.boot_id
+        self.profile = choose_profile(self.settings.profiles, info.cost_key)
         self.info, self.in_force = info, info.in_force
         self.connected, self.connected_at_ns, self.last_message_ns = True, now_ns, now_ns
         self.lease, self.acknowledged, self.refusal, self.report = None, False, "", None
         self._version = max(self._version, info.last_lease_version)
         if restarted:
-            # Another process has another clock, and a restart brings acceptance back: nothing seen before counts.
+            # Another process has another clock: the window would never empty.
             self.window = Window()
-        if first and info.pin is not None:
+        if before is None and info.pin is not None:
             self.pin = StandingPin(info.pin, now_ns, _deadline(info.pin_remaining_s, now_ns))
         notes: list[Effect] = [Note("engine_connected", {"engine": str(info.key), "restarted": restarted})]
         if not info.acts:
             notes.append(Note("engine_observes", {"reasons": "; ".join(info.observe_reasons)}, warning=True))
-        if restarted or changed or self._policy is None:
-            notes += self._build_policy()
-        return notes + self._decide(now_ns)
+        if self.profile != told:
+            notes += self._profile_notes()
+        same_costs = before is not None and self.profile == told and has_costs_of(info, before)
+        return notes + self._keep_learning(before if same_costs else None) + self._decide(now_ns)
+
+    def _profile_notes(self) -> list[Effect]:
+        if self.profile.name:
+            return [Note("profile_used", {"profile": self.profile.name})]
+        return [Note("profile_ignored", {"why": self.profile.ignored}, warning=True)] if self.profile.ignored else []
+
+    def _keep_learning(self, before: EngineInfo | None) -> list[Effect]:
+        """Start the policy afresh, or go on from what it learned of an engine that was the same `before`.
+
+        Within one run of the engine's process everything is kept. Over a restart, which brings acceptance back, only
+        what does not depend on acceptance is; the same holds for new weights.
+        """
+        info, learned = self._known(), self._policy
+        if before is None or learned is None:
+            return self._build_policy()
+        if before.boot_id != info.boot_id:
+            return self._carry_over(learned)
+        if before.cost_key.weight_version == info.cost_key.weight_version:
+            return []
+        learned.forget()
+        return [Note("acceptance_forgotten", {"weight_version": info.cost_key.weight_version})]
+
+    def _carry_over(self, learned: Policy) -> list[Effect]:
+        """A new policy that goes on where the one of the engine's last run stood, except for acceptance."""
+        notes = self._build_policy()
+        if self._policy is None:
+            return notes
+        try:
+            self._policy.restore(learned.snapshot())
+        except PolicyError as error:
+            return [*self._build_policy(), Note("learned_dropped", {"why": str(error)}, warning=True)]
+        self._policy.forget()
+        return [*notes, Note("learned_kept", {"policy": self.policy_name})]
 
     def _build_policy(self) -> list[Effect]:
         """Start the policy afresh; without one that can decide for this engine, the engine follows its own."""
@@ -220,6 +261,8 @@ class EngineSession:
                 initial_steps=info.initial_steps,
                 seed=self.settings.seed,
                 block_verification=info.block_verification,
+                profile=self.profile.profile,
+                kv_capacity_tokens=info.kv_capacity_tokens,
             )
         )
 
@@ -344,6 +387,16 @@ class EngineSession:
             pin=self.pin.pin if self.pin else None,
             reason="pin" if self.pin else f"{self.policy_name}: {', '.join(sorted(reasons))}",
         )
+
+
+def has_costs_of(info: EngineInfo, other: EngineInfo) -> bool:
+    """Whether what was learned of step times of one engine holds for the other."""
+
+    def decisive(engine: EngineInfo) -> tuple[object, ...]:
+        key = replace(engine.cost_key, weight_version="")
+        return key, engine.modes, engine.graph_batch_sizes, engine.max_running_requests, engine.block_verification
+
+    return decisive(info) == decisive(other)
 
 
 def _deadline(duration_s: float | None, now_ns: int) -> int | None:

@@ -9,10 +9,10 @@ from trimtab.wire.bounds import MAX_MESSAGE_BYTES, MAX_ROWS_PER_REPORT, WireLimi
 from trimtab.wire.downstream import lease_message, release_message, welcome_message
 from trimtab.wire.modes import mode_from_wire, mode_to_wire
 from trimtab.wire.rows import columns_to_rows, rows_to_columns
-from trimtab.wire.upstream import read_ack, read_hello, read_report
+from trimtab.wire.upstream import cost_key_of, read_ack, read_hello, read_report
 
 __all__ = [
-    "MAX_MESSAGE_BYTES", "MAX_ROWS_PER_REPORT", "WireLimitError", "columns_to_rows", "engine_message", "lease_message",
-    "mode_from_wire", "mode_ordered", "mode_to_wire", "pin_duration_s", "read_ack", "read_hello", "read_report",
-    "release_message", "rows_to_columns", "welcome_message",
+    "MAX_MESSAGE_BYTES", "MAX_ROWS_PER_REPORT", "WireLimitError", "columns_to_rows", "cost_key_of", "engine_message",
+    "lease_message", "mode_from_wire", "mode_ordered", "mode_to_wire", "pin_duration_s", "read_ack", "read_hello",
+    "read_report", "release_message", "rows_to_columns", "welcome_message",
 ]  # fmt: skip

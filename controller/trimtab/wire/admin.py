@@ -11,6 +11,7 @@ from trimtab.errors import WireError
 from trimtab.policies.contract import BandDecision, Candidate
 from trimtab.session.engine_session import EngineSession
 from trimtab.session.measured import Measured
+from trimtab.wire import bounds
 from trimtab.wire.bounds import NS_PER_S, duration, duration_s
 from trimtab.wire.downstream import pin_message
 from trimtab.wire.modes import mode_from_wire, mode_to_wire
@@ -18,6 +19,7 @@ from trimtab.wire.upstream import SOURCES
 from trimtabpb.v1 import admin_pb2, control_pb2
 
 SOURCE_TO_WIRE = {source: number for number, source in SOURCES.items()}
+MAX_WHY = 1024
 PIN_DURATION_S = (1.0, 30 * 86_400.0)
 
 
@@ -50,6 +52,9 @@ def engine_message(
         last_message_age=duration((now_ns - session.last_message_ns) / NS_PER_S),
         connected_at=_timestamp(session.connected_at_ns, now_ns, wall_ns),
         refused=refused,
+        profile=admin_pb2.ProfileState(
+            name=session.profile.name, ignored=bounds.clipped(session.profile.ignored, MAX_WHY)
+        ),
     )
     if session.pin is not None:
         message.pin.CopyFrom(pin_message(session.pin.pin, session.pin.remaining_s(now_ns)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trimtab.domain import EngineInfo, EngineKey, InForce, Pin, Report, Source
+from trimtab.domain import CostKey, EngineInfo, EngineKey, InForce, Pin, Report, Source
 from trimtab.errors import WireError
 from trimtab.session.events import Answered
 from trimtab.wire import bounds
@@ -24,7 +24,7 @@ SHORT_TEXTS = {
     "software": ("plugin_version", "sglang_version", "python_version", "torch_version", "plugin_digest"),
     "topology": ("host",),
     "speculation": (
-        "algorithm", "attention_backend", "device", "dtype", "kv_cache_dtype", "weight_version",
+        "algorithm", "attention_backend", "device", "device_name", "dtype", "kv_cache_dtype", "weight_version",
     ),
 }  # fmt: skip
 PATHS = ("model", "draft_model")
@@ -59,8 +59,26 @@ def read_hello(message: pb.Hello) -> tuple[EngineInfo, pb.Hello]:
         pin=pin[0] if pin else None,
         pin_remaining_s=pin[1] if pin else None,
         last_lease_version=bounds.whole("hello.last_lease_version", message.last_lease_version),
+        cost_key=cost_key_of(shown),
+        kv_capacity_tokens=message.kv_capacity_tokens,
     )
     return info, shown
+
+
+def cost_key_of(hello: pb.Hello) -> CostKey:
+    """What the engine's step times depend on, as its Hello says."""
+    said = hello.speculation
+    return CostKey(
+        model=said.model,
+        weight_version=said.weight_version,
+        draft_model=said.draft_model,
+        device_name=said.device_name,
+        attention_backend=said.attention_backend,
+        dtype=said.dtype,
+        kv_cache_dtype=said.kv_cache_dtype,
+        tp_size=hello.topology.tp_size,
+        sglang_version=hello.software.sglang_version,
+    )
 
 
 def read_report(message: pb.Report) -> tuple[Report, Counter[str]]:

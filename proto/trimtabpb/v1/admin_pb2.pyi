@@ -139,6 +139,7 @@ class Engine(_message.Message):
     LAST_MESSAGE_AGE_FIELD_NUMBER: _builtins.int
     CONNECTED_AT_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    PROFILE_FIELD_NUMBER: _builtins.int
     engine_id: _builtins.str
     state: Global___Engine.State.ValueType
     @_builtins.property
@@ -167,6 +168,8 @@ class Engine(_message.Message):
     def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Messages, rows or fields of this engine that were refused, by reason."""
 
+    @_builtins.property
+    def profile(self) -> Global___ProfileState: ...
     def __init__(
         self,
         *,
@@ -182,14 +185,41 @@ class Engine(_message.Message):
         last_message_age: _duration_pb2.Duration | None = ...,
         connected_at: _timestamp_pb2.Timestamp | None = ...,
         refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        profile: Global___ProfileState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "engine_id", b"engine_id", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "refused", b"refused", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "engine_id", b"engine_id", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile", "refused", b"refused", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Engine: _TypeAlias = Engine  # noqa: Y015
+
+@_typing.final
+class ProfileState(_message.Message):
+    """The cost profile that the policy begins with."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    IGNORED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Empty: the policy learns step times from nothing."""
+    ignored: _builtins.str
+    """Why no profile of the configuration is used, for people: the nearest one and where its key differs."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        ignored: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ignored", b"ignored", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileState: _TypeAlias = ProfileState  # noqa: Y015
 
 @_typing.final
 class PolicyState(_message.Message):

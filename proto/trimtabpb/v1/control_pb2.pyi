@@ -63,6 +63,8 @@ class _StepFlagEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StepFlag.Val
     """The launch ran in another mode than the step before it."""
     STEP_FLAG_EXPLORED: _StepFlag.ValueType  # 16
     """The mode was drawn by exploration and is not the entry's first choice."""
+    STEP_FLAG_SWEEP: _StepFlag.ValueType  # 32
+    """Dummy requests of the plugin's start-up sweep: the time is a cost, acceptance says nothing."""
 
 class StepFlag(_StepFlag, metaclass=_StepFlagEnumTypeWrapper): ...
 
@@ -77,6 +79,8 @@ STEP_FLAG_SWITCHED: StepFlag.ValueType  # 8
 """The launch ran in another mode than the step before it."""
 STEP_FLAG_EXPLORED: StepFlag.ValueType  # 16
 """The mode was drawn by exploration and is not the entry's first choice."""
+STEP_FLAG_SWEEP: StepFlag.ValueType  # 32
+"""Dummy requests of the plugin's start-up sweep: the time is a cost, acceptance says nothing."""
 Global___StepFlag: _TypeAlias = StepFlag  # noqa: Y015
 
 class _Refusal:
@@ -433,6 +437,7 @@ class Speculation(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     KV_CACHE_DTYPE_FIELD_NUMBER: _builtins.int
     WEIGHT_VERSION_FIELD_NUMBER: _builtins.int
+    DEVICE_NAME_FIELD_NUMBER: _builtins.int
     algorithm: _builtins.str
     """"EAGLE", "EAGLE3", ...; empty without speculation."""
     topk: _builtins.int
@@ -450,6 +455,8 @@ class Speculation(_message.Message):
     dtype: _builtins.str
     kv_cache_dtype: _builtins.str
     weight_version: _builtins.str
+    device_name: _builtins.str
+    """Name of the GPU by its driver; "cpu" without one."""
     @_builtins.property
     def candidate_steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
@@ -471,10 +478,11 @@ class Speculation(_message.Message):
         dtype: _builtins.str = ...,
         kv_cache_dtype: _builtins.str = ...,
         weight_version: _builtins.str = ...,
+        device_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_threshold_acc", b"accept_threshold_acc", "accept_threshold_single", b"accept_threshold_single", "adaptive", b"adaptive", "algorithm", b"algorithm", "attention_backend", b"attention_backend", "block_verification", b"block_verification", "candidate_steps", b"candidate_steps", "device", b"device", "draft_model", b"draft_model", "dtype", b"dtype", "initial_steps", b"initial_steps", "kv_cache_dtype", b"kv_cache_dtype", "model", b"model", "rejection_sampling", b"rejection_sampling", "topk", b"topk", "weight_version", b"weight_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_threshold_acc", b"accept_threshold_acc", "accept_threshold_single", b"accept_threshold_single", "adaptive", b"adaptive", "algorithm", b"algorithm", "attention_backend", b"attention_backend", "block_verification", b"block_verification", "candidate_steps", b"candidate_steps", "device", b"device", "device_name", b"device_name", "draft_model", b"draft_model", "dtype", b"dtype", "initial_steps", b"initial_steps", "kv_cache_dtype", b"kv_cache_dtype", "model", b"model", "rejection_sampling", b"rejection_sampling", "topk", b"topk", "weight_version", b"weight_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -55,6 +55,10 @@ def _force_overlap() -> None:
     It works on the tiny models with TRITON_INTERPRET=1; results then come one step after their launch,
     as they do on a GPU.
     """
+    import torch
+
+    # Keeps memory alive for another stream; a CPU has one, and torch's own refuses CPU tensors.
+    torch.Tensor.record_stream = _nothing
     HookRegistry.register(
         "sglang.srt.arg_groups.speculative_hook._disable_overlap_schedule_for_cpu", _nothing, HookType.REPLACE
     )

@@ -1,0 +1,137 @@
+"""Step times: predicted from a profile or from nothing, corrected by what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from trimtab.domain import speculate
+from trimtab.policies.cost import CostModel, Observation, Outlook, Place
+from trimtab.policies.cost_features import context_knot
+from trimtab.policies.row_reader import context_class
+from trimtab.replay.environment import CostTable
+
+STEPS = (0, 1, 2, 3, 5, 7)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+PLACES = [Place(math.log2(size), 0.0, 0.0) for size in SIZES]
+
+
+def observe(model: CostModel, band: int, mode: int, ratio: float, rows: int = 25, context: float = 0.0) -> None:
+    observation = Observation(rows, math.log(ratio), math.log2(SIZES[band]), context_knot(context), 0.0)
+    model.observe({(band, mode, context_class(context / SIZES[band])): observation}, rows)
+
+
+def learnt(ms: Callable[[int, int], float], seen: list[tuple[int, int]], with_profile: bool = False) -> Outlook:
+    """What is expected everywhere after the cells `seen` (band, mode) were timed."""
+    model = CostModel(STEPS, len(SIZES), 128, with_profile)
+    for _ in range(3):
+        for band, mode in seen:
+            observe(model, band, mode, ms(SIZES[band], STEPS[mode]))
+    return model.predict(PLACES, 0)
+
+
+@pytest.fixture(scope="module")
+def h200() -> Callable[[int, int], float]:
+    table = CostTable.measured("8B", "fa3")
+    return lambda size, steps: table.step_ms(speculate(steps), size)
+
+
+def test_what_was_measured_is_believed(h200: Callable[[int, int], float]) -> None:
+    everywhere = [(band, mode) for band in range(len(SIZES)) for mode in range(len(STEPS))]
+    outlook = learnt(h200, everywhere)
+    for band, mode in everywhere:
+        assert math.exp(outlook.log_ratio[band, mode]) == pytest.approx(h200(SIZES[band], STEPS[mode]), rel=0.03)
+
+
+def test_two_modes_in_two_bands_predict_the_others_before_they_ever_ran(h200: Callable[[int, int], float]) -> None:
+    outlook = learnt(h200, [(0, 3), (0, 1), (7, 3), (7, 1)])
+    for band, size in enumerate(SIZES):
+        for mode, steps in enumerate(STEPS):
+            assert math.exp(outlook.log_ratio[band, mode]) == pytest.approx(h200(size, steps), rel=0.45)
+    between = np.array([[h200(size, steps) for steps in STEPS] for size in SIZES])
+    misses = np.abs(outlook.log_ratio - np.log(between))
+    assert np.median(misses) < 0.12
+    assert (misses < 2.5 * np.sqrt(outlook.variance)).all()
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 40.0])
+def test_the_scale_of_the_hardware_does_not_matter(h200: Callable[[int, int], float], scale: float) -> None:
+    outlook = learnt(lambda size, steps: scale * h200(size, steps), [(3, 3)])
+    assert math.exp(outlook.log_ratio[3, 3]) == pytest.approx(scale * h200(8, 3), rel=0.02)
+    assert (np.diff(outlook.log_ratio[3]) > 0).all()
+
+
+def test_a_mode_that_ran_is_known_better_than_one_that_did_not(h200: Callable[[int, int], float]) -> None:
+    outlook = learnt(h200, [(3, 3)])
+    apart = np.sqrt(outlook.difference_variance(3, 3))
+    assert apart[3] == 0.0
+    assert apart[2] < apart[1] < apart[0]
+    assert apart[0] > 0.1
+    both = learnt(h200, [(3, 3), (3, 0)])
+    assert np.sqrt(both.difference_variance(3, 3))[0] < 0.03
+
+
+def test_with_a_profile_nothing_has_to_be_seen_and_what_is_seen_corrects_it() -> None:
+    untouched = learnt(lambda size, steps: 1.0, [], with_profile=True)
+    assert (untouched.log_ratio == 0.0).all()
+    assert (np.sqrt(untouched.difference_variance(3, 3)) < 0.15).all()
+    slow_wide = learnt(lambda size, steps: 1.3 if steps >= 5 else 1.0, [(3, 4), (3, 3)], with_profile=True)
+    assert math.exp(slow_wide.log_ratio[3, 4]) == pytest.approx(1.3, rel=0.05)
+    assert math.exp(slow_wide.log_ratio[3, 5]) > 1.1
+    assert math.exp(slow_wide.log_ratio[3, 3]) == pytest.approx(1.0, abs=0.03)
+
+
+def test_what_slows_all_modes_down_is_not_held_against_the_one_that_runs() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for _ in range(40):
+        observe(model, 3, 3, 1.0)
+        observe(model, 3, 4, 1.0)
+    before = model.predict(PLACES, 0).log_ratio
+    for i in range(60):
+        observe(model, 3, 3, 1.0 + 0.002 * i)
+    after = model.predict(PLACES, 0).log_ratio
+    assert after[3, 3] - before[3, 3] > 0.05
+    assert after[3, 4] - before[3, 4] > 0.6 * (after[3, 3] - before[3, 3])
+
+
+def test_longer_contexts_cost_more_in_every_mode_once_one_of_them_showed_it() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=False)
+    for _ in range(4):
+        observe(model, 4, 3, 6.5, context=16 * 300)
+        observe(model, 4, 0, 5.7, context=16 * 300)
+        observe(model, 4, 3, 8.6, context=16 * 5_000)
+    short, long = (
+        model.predict([Place(4.0, context_knot(16 * each), 0.0)] * len(SIZES), context_class(each)).log_ratio[4]
+        for each in (300, 5_000)
+    )
+    assert math.exp(long[0] - short[0]) == pytest.approx(8.6 / 6.5, rel=0.12)
+
+
+def test_a_step_a_hundred_times_slower_is_a_cost() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for _ in range(4):
+        observe(model, 3, 4, 100.0)
+    assert math.exp(model.predict(PLACES, 0).log_ratio[3, 4]) > 50
+
+
+def test_state_goes_through_plain_values_and_is_refused_if_it_is_of_others(h200: Callable[[int, int], float]) -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=False)
+    observe(model, 3, 3, h200(8, 3))
+    observe(model, 4, 1, h200(16, 1))
+    again = CostModel(STEPS, len(SIZES), 128, with_profile=False)
+    again.set_state(model.state())
+    assert (again.predict(PLACES, 0).log_ratio == model.predict(PLACES, 0).log_ratio).all()
+    with pytest.raises(ValueError, match="no band 3 with mode 3"):
+        CostModel((0, 1), 2, 8, with_profile=False).set_state(model.state())
+
+
+def test_the_oldest_cell_makes_room() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for kind in range(300):
+        model.observe({(0, 0, kind): Observation(5, 0.0, 0.0, 0.0, 0.0)}, 5)
+    assert not model.knows((0, 0, 0))
+    assert model.knows((0, 0, 299))
+    assert len(model.state()["cells"]) == 256
