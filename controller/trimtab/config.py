@@ -190,7 +190,8 @@ def _load_profile(place: str, section: ProfileSection) -> KeyedProfile:
 
 def render_settings(settings: Settings) -> str:
     """The settings as `key = value` lines of TOML, defaults filled in."""
-    return "\n".join(f"{key} = {_toml(value)}" for key, value in _flat("", msgspec.to_builtins(settings)))
+    flat = _flat("", msgspec.to_builtins(settings))
+    return "\n".join(f"{key} = {_toml(value)}" for key, value in flat if key != PROFILES or value)
 
 
 def split_address(key: str, address: str) -> tuple[str, int]:

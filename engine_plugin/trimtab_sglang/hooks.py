@@ -43,7 +43,7 @@ def wrap_pull(plugin: Plugin, original: Hook) -> Hook:
         requests: list[Any] | None = original(self)
         # Deadlines are looked at with the clock of the newest result: reading it anew at every iteration
         # would be for idle ones, and those run no mode.
-        if requests is None or fuse.blown or (not posted and recorder.now_ns < mailbox.next_deadline_ns):
+        if requests is None or (not posted and recorder.now_ns < mailbox.next_deadline_ns) or fuse.blown:
             return requests
         try:
             if not plugin.started:
@@ -79,7 +79,8 @@ def wrap_process_requests(plugin: Plugin, original: Hook) -> Hook:
 def wrap_run_batch(plugin: Plugin, original: Hook) -> Hook:
     """Tag the result of a decode launch with what was launched; note prefill."""
     fuse, recorder, machine = plugin.fuse, plugin.recorder, plugin.machine
-    decode = plugin.decode_forward_mode
+    # Built once the scheduler is complete, so the policy is there if there will be one.
+    decode, policy = plugin.decode_forward_mode, plugin.policy
 
     def run_batch(self: Any, batch: Any, pp_proxy_tensors: Any = None) -> Any:
         result = original(self, batch, pp_proxy_tensors)
@@ -90,7 +91,6 @@ def wrap_run_batch(plugin: Plugin, original: Hook) -> Hook:
                 recorder.launched_prefill(batch.extend_num_tokens or 0)
                 return result
             recorder.launches = launch_id = recorder.launches + 1
-            policy = plugin.policy
             if policy is None:
                 # No policy was asked, so nobody counted the step.
                 machine.step += 1
@@ -111,7 +111,6 @@ def wrap_run_batch(plugin: Plugin, original: Hook) -> Hook:
                 stock_steps,
                 gap,
                 prefill_tokens,
-                len(self.waiting_queue),
             )
         except Exception as error:  # noqa: BLE001
             fuse.blow("tagging a launch", error)

@@ -258,11 +258,12 @@ class LeaseMachine:
     def choose(self, batch_size: int) -> Mode | None:
         """The mode of this decode launch, or None for the engine's own policy."""
         step = self.step = self.step + 1
+        mean = self._mean = self._mean + self._weight * (batch_size - self._mean)
+        # Without lease and pin the bounds hold no mean, so the common case is looked at first.
+        if self._low <= mean < self._high and step < self._review_at:
+            return self._mode
         if self.lease is None and self.pin is None:
             return None
-        mean = self._mean = self._mean + self._weight * (batch_size - self._mean)
-        if step < self._review_at and self._low <= mean < self._high:
-            return self._mode
         return self._review(batch_size)
 
     def adopt(self, lease: Lease) -> bool:
@@ -279,9 +280,11 @@ class LeaseMachine:
             return True
         self.pin = lease.pin
         self.lease = lease if lease.table else None
-        self._edges = tuple(entry.min_batch_size for entry in lease.table)
+        edges = tuple(entry.min_batch_size for entry in lease.table)
+        if edges != self._edges:
+            # With the same bands a new table changes modes only: the hysteresis of the present band stays.
+            self._edges, self._band = edges, -1
         self._weight = lease.smoothing
-        self._band = -1
         self._settle()
         return True
 

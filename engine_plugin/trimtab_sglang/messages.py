@@ -200,7 +200,6 @@ def append_row(columns: pb.StepRows, row: Row, dp_rank: int = 0) -> None:
     columns.prefill_tokens.append(row.prefill_tokens)
     columns.context_tokens_sum.append(row.context_tokens_sum)
     columns.context_tokens_max.append(row.context_tokens_max)
-    columns.waiting_requests.append(row.waiting_requests)
     columns.running_requests.append(row.batch_size)
     columns.retracted_requests.append(row.retracted_requests)
     columns.accepted_worst_decile.append(row.accepted_worst_decile)
@@ -209,15 +208,11 @@ def append_row(columns: pb.StepRows, row: Row, dp_rank: int = 0) -> None:
         columns.dp_rank.append(dp_rank)
 
 
-# Known for every row already.
-PER_ROW = frozenset({"waiting_requests"})
-
-
 def append_samples(columns: pb.StepRows, samples: Mapping[str, int]) -> None:
     """Values that are sampled once a report: they go to its newest row, the others have none."""
     rows = len(columns.step)
     for name, value in samples.items():
-        if rows and name not in PER_ROW:
+        if rows:
             getattr(columns, name).extend([ABSENT] * (rows - 1) + [value])
 
 

@@ -102,8 +102,7 @@ def _steps_chooser(policy: LeasedPolicy, stock: StockPolicy, machine: LeaseMachi
         policy.stock_steps = steps = (
             stock_steps_for(batch_size, *args, **kwargs) if args or kwargs else stock_steps_for(batch_size)
         )
-        if fuse.blown:
-            return steps
+        # Behind a blown fuse the machine has fallen back for good and says None.
         try:
             mode = choose(batch_size)
             return steps if mode is None else mode.steps

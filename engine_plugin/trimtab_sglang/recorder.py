@@ -33,7 +33,6 @@ class Launch(NamedTuple):
         stock_steps: Steps that the engine's own policy wanted; -1 where it has none.
         gap: Whether prefill or idle time lies between this launch and the one before.
         prefill_tokens: Prompt tokens launched in between.
-        waiting: Requests in the waiting queue.
     """
 
     launch_id: int
@@ -42,10 +41,9 @@ class Launch(NamedTuple):
     stock_steps: int
     gap: bool
     prefill_tokens: int
-    waiting: int
 
 
-LaunchTuple = tuple[int, int, Choice | None, int, bool, int, int]
+LaunchTuple = tuple[int, int, Choice | None, int, bool, int]
 CHOICE: Final = 2
 STOCK_STEPS: Final = 3
 

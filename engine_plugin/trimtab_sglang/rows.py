@@ -47,7 +47,6 @@ class Row:
     prefill_tokens: int
     context_tokens_sum: int
     context_tokens_max: int
-    waiting_requests: int
     retracted_requests: int
     accepted_worst_decile: float
     flags: int
@@ -206,7 +205,6 @@ class RowMaker:
             prefill_tokens=launch.prefill_tokens,
             context_tokens_sum=context_sum,
             context_tokens_max=context_max,
-            waiting_requests=launch.waiting,
             retracted_requests=sum(1 for r in raw.released if getattr(r, "is_retracted", False)),
             accepted_worst_decile=counted.worst_decile if mode.steps else ABSENT,
             flags=self._flags(raw, launch, mode, gap, batch_size),

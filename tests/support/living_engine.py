@@ -31,12 +31,14 @@ class LivingEngine:
     Args:
         target: The controller's address.
         engine_id: Its id.
-        comes_back: Connect again when the stream ends, as the plugin does.
         hello: More fields of its Hello.
+
+    Attributes:
+        comes_back: Whether it connects again when the stream ends, as the plugin does.
     """
 
-    def __init__(self, target: str, engine_id: str, comes_back: bool = False, **hello: Any) -> None:
-        self._comes_back = comes_back
+    def __init__(self, target: str, engine_id: str, **hello: Any) -> None:
+        self.comes_back = False
         self._script = ScriptedEngine(target, engine_id, **hello)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._live, name=f"living-{engine_id}", daemon=True)
@@ -58,7 +60,7 @@ class LivingEngine:
 
     def _live(self) -> None:
         while not self._stop.is_set():
-            if self._comes_back and self._script.ended:
+            if self.comes_back and self._script.ended:
                 self._come_back()
                 continue
             lease = self._lease()

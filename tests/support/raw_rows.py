@@ -40,7 +40,7 @@ def requests(n: int) -> list[Request]:
 
 def launch(launch_id: int = 1, choice: Choice | None = None, stock_steps: int = 3, **fields: Any) -> Launch:
     """A launch right behind the one before it."""
-    told = {"step": launch_id, "gap": False, "prefill_tokens": 0, "waiting": 0, **fields}
+    told = {"step": launch_id, "gap": False, "prefill_tokens": 0, **fields}
     return Launch(launch_id=launch_id, choice=choice, stock_steps=stock_steps, **told)
 
 

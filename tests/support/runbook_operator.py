@@ -98,7 +98,9 @@ class Operator:
 
     def start_engine(self, engine_id: str, labels: Mapping[str, str]) -> None:
         """Start an engine without a page; the page's own server takes its place."""
-        self.server.enter_context(LivingEngine(self.target, engine_id, comes_back=True, labels=labels, **ABOUT))
+        engine = LivingEngine(self.target, engine_id, labels=labels, **ABOUT)
+        engine.comes_back = True
+        self.server.enter_context(engine)
 
     def run_beside_server(self, command: Command) -> None:
         """Nothing: what needs SGLang is typed where SGLang is."""

@@ -69,7 +69,7 @@ def test_the_full_picture_holds_everything_of_the_line_and_more() -> None:
         "algorithm": "EAGLE", "topk": 1, "adaptive": True, "initial_steps": 3, "candidate_steps": [0, 1, 3],
         "rejection_sampling": False, "block_verification": False, "accept_threshold_single": 0.9,
         "accept_threshold_acc": None, "model": "llama-8b", "draft_model": None, "attention_backend": None,
-        "device": None, "dtype": None, "kv_cache_dtype": None, "weight_version": None,
+        "device": None, "dtype": None, "kv_cache_dtype": None, "weight_version": None, "device_name": None,
     }  # fmt: skip
 
 

@@ -49,7 +49,7 @@ def arm_choosing(engine: EmbeddedEngine, patch: pytest.MonkeyPatch) -> None:
 
 
 def arm_tagging(engine: EmbeddedEngine, patch: pytest.MonkeyPatch) -> None:
-    engine.scheduler.waiting_queue = None
+    patch.setattr(engine.plugin.recorder, "launches", None)
 
 
 def arm_prefill(engine: EmbeddedEngine, patch: pytest.MonkeyPatch) -> None:

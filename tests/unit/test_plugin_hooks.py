@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.hooked_engine import DrawnWorld, EmbeddedEngine, OverlappedEngine, one_mode_lease
+from support.hooked_engine import UNLINKED, DrawnWorld, EmbeddedEngine, OverlappedEngine, one_mode_lease
 from trimtab.demo.embedded_registry import EmbeddedRegistry
 from trimtab_sglang import hooks
 from trimtab_sglang.lease import PLAIN_WARM, Lease, Pin, TableEntry, speculate
-from trimtab_sglang.policy import LeasedPolicy
 from trimtab_sglang.ranks import Command, Order, Posted
 from trimtab_sglang.recorder import MAX_RELEASED, RING_ROWS, Recorder
 from trimtab_sglang.rows import GAP
+from trimtab_sglang.settings import PluginMode
 
 TABLE = (TableEntry(1, speculate(7)), TableEntry(3, speculate(1)))
 
@@ -158,14 +159,6 @@ def test_prefill_and_idle_make_a_gap() -> None:
     assert [bool(row.flags & GAP) for row in rows] == [True, False, True, False, True, False]
 
 
-def test_the_queue_is_counted_at_the_launch() -> None:
-    engine = EmbeddedEngine()
-    engine.admit()
-    engine.incoming += [engine.shape.Req("w1"), engine.shape.Req("w2")]
-    engine.decode(1)
-    assert engine.rows()[0].waiting_requests == 2
-
-
 def test_a_request_that_stops_early_did_not_emit_what_was_cut_off() -> None:
     engine = EmbeddedEngine(world=DrawnWorld(chance=1.0))
     (request,) = engine.admit()
@@ -247,12 +240,9 @@ def test_the_registrys_own_wrappers_do_what_the_methods_put_in_directly_do(monke
 
 
 def test_without_a_policy_steps_are_counted_and_the_width_says_the_mode() -> None:
-    engine = EmbeddedEngine()
-    engine.plugin.policy = None
+    engine = EmbeddedEngine(replace(UNLINKED, mode=PluginMode.OBSERVE))
+    assert engine.plugin.policy is None
     engine.plugin.machine.step = 10
-    controller = engine.scheduler.draft_worker.adaptive_controller
-    assert isinstance(controller.params, LeasedPolicy)
-    controller.params = controller.params.stock
     engine.admit()
     engine.decode(2)
     assert [(row.step, row.mode.steps, row.lease_version) for row in engine.rows()] == [(11, 3, 0), (12, 3, 0)]

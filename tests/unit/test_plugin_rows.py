@@ -18,7 +18,7 @@ def test_a_row_holds_what_was_launched_and_what_came_of_it() -> None:
     before, row = rows_of(
         raw_row(launch(1), [3, 3]),
         raw_row(
-            launch(2, chosen, 1, step=22, waiting=5), [3, 0, 1], result_ms=18, seq_lens=Lengths([100, 300, 200]),
+            launch(2, chosen, 1, step=22), [3, 0, 1], result_ms=18, seq_lens=Lengths([100, 300, 200]),
             draft_tokens=4,
         ),
     )  # fmt: skip
@@ -27,7 +27,7 @@ def test_a_row_holds_what_was_launched_and_what_came_of_it() -> None:
         "launch_id": 2, "step": 22, "result_ns": 18 * MS, "mode": {"kind": "speculate", "steps": 3},
         "lease_version": 7, "table_entry": 2, "batch_size": 3, "padded_batch_size": 4, "offered": (3, 2, 1),
         "accepted": (2, 1, 1), "fresh_requests": 3, "emitted_tokens": 7, "step_ns": 8 * MS, "wall_gap_ns": 8 * MS,
-        "prefill_tokens": 0, "context_tokens_sum": 600, "context_tokens_max": 300, "waiting_requests": 5,
+        "prefill_tokens": 0, "context_tokens_sum": 600, "context_tokens_max": 300,
         "retracted_requests": 0, "accepted_worst_decile": 0, "flags": GRAPH | WARM_UP,
     }  # fmt: skip
 

@@ -40,7 +40,7 @@ def test_context_comes_on_top_of_the_points(tmp_path: Path) -> None:
         '"context": {"reference_tokens": 500, "ms_per_token": 0.0001, "ms_per_longest_token": 0.001}}'
     )
     profile = read_profile(path).profile
-    assert profile.step_ms(PLAIN_WARM, 8) == 5.0
+    assert profile.step_ms(PLAIN_WARM, 8) == profile.step_ms(PLAIN_WARM, 8, 0) == 5.0, "nobody has no context: unknown"
     assert profile.step_ms(PLAIN_WARM, 8, 500) == 5.0
     assert profile.step_ms(PLAIN_WARM, 8, 1500) == pytest.approx(5 + 0.0001 * 8000 + 0.001 * 1000)
     assert profile.step_ms(speculate(3), 4, 1500, 2500) == pytest.approx(6 + 0.0001 * 4000 + 0.001 * 2000)
@@ -49,7 +49,7 @@ def test_context_comes_on_top_of_the_points(tmp_path: Path) -> None:
 
 def test_a_context_far_below_the_reference_leaves_a_time_above_zero() -> None:
     profile = profile_of([ProfilePoint(8, {PLAIN_WARM: 5.0})], ContextCost(100_000, 0.001))
-    assert profile.step_ms(PLAIN_WARM, 8, 0) == 0.5
+    assert profile.step_ms(PLAIN_WARM, 8, 1) == 0.5
 
 
 PROFILES = st.builds(

@@ -86,14 +86,14 @@ class CostProfile:
         Args:
             mode: Mode of the step.
             batch_size: Requests in the batch.
-            context_tokens: Tokens of context of a request, on average; None if unknown.
+            context_tokens: Tokens of context of a request, on average; None or 0 if unknown.
             longest_tokens: Those of the longest request; None: like the others.
         """
         at = min(bisect_left(self._sizes, batch_size), len(self._sizes) - 1)
         point = self._point(self._by_size[at], context_tokens)
         found = point.ms.get(mode)
         ms = _between(point.ms, mode.steps) if found is None else found
-        if self.context is None or context_tokens is None:
+        if self.context is None or not context_tokens:
             return ms
         longest = context_tokens if longest_tokens is None else longest_tokens
         return max(ms / 10, ms + self.context.more_ms(batch_size, context_tokens, longest))
