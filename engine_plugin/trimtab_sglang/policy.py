@@ -5,6 +5,7 @@ It only chooses. SGLang's own policy keeps watching under a lease, so that it is
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -95,46 +96,62 @@ class LeasedPolicy:
 
 
 def _steps_chooser(policy: LeasedPolicy, stock: StockPolicy, machine: LeaseMachine, fuse: Fuse) -> Callable[..., int]:
-    """Chooses the steps of a launch, and leaves the choice where the launch hook finds it."""
-    stock_steps_for, choose = stock.get_steps_for_batch, machine.choose
+    """Chooses the steps of a launch, and leaves what the stock policy wanted where the launch hook finds it."""
+    choose = machine.choose
 
-    def get_steps_for_batch(batch_size: int, *args: Any, **kwargs: Any) -> int:
-        policy.stock_steps = steps = (
-            stock_steps_for(batch_size, *args, **kwargs) if args or kwargs else stock_steps_for(batch_size)
-        )
-        # Behind a blown fuse the machine has fallen back for good and says None.
-        try:
-            mode = choose(batch_size)
-            return steps if mode is None else mode.steps
-        except Exception as error:  # noqa: BLE001 - nothing of ours may reach the scheduler
-            fuse.blow("choosing the mode", error)
-            return steps
+    def over(stock_steps_for: Callable[..., int]) -> Callable[..., int]:
+        def get_steps_for_batch(batch_size: int) -> int:
+            policy.stock_steps = steps = stock_steps_for(batch_size)
+            # Behind a blown fuse the machine has fallen back for good and says None.
+            try:
+                mode = choose(batch_size)
+                return steps if mode is None else mode.steps
+            except Exception as error:  # noqa: BLE001 - nothing of ours may reach the scheduler
+                fuse.blow("choosing the mode", error)
+                return steps
 
-    return get_steps_for_batch
+        return get_steps_for_batch
+
+    return _passing_on(over, stock.get_steps_for_batch, ("batch_size",))
 
 
 def _verify_watcher(stock: StockPolicy, recorder: Recorder) -> Callable[..., int | None]:
     """Lets SGLang's own policy watch; it moves the steps only where no lease chose the launch.
 
-    Under a lease it is told only of launches with at least the steps that it wanted: one with fewer would
-    look to it like rejected drafts.
+    Under a lease it is told nothing of launches with fewer steps than it wanted: to it they would look like
+    rejected drafts. Counts of launches with more steps reach it whole; cutting them to its own width would be
+    work for every request on the scheduler thread.
     """
-    stock_watch = stock.on_verify_complete
 
-    def on_verify_complete(
-        num_correct_drafts_per_req: list[int], batch_size: int = 0, *args: Any, **kwargs: Any
-    ) -> int | None:
-        launch = recorder.processing
-        choice = None if launch is None else launch[CHOICE]
-        if launch is not None and choice is not None and choice.mode.steps < launch[STOCK_STEPS]:
+    def over(stock_watch: Callable[..., int | None]) -> Callable[..., int | None]:
+        def on_verify_complete(num_correct_drafts_per_req: list[int], batch_size: int = 0) -> int | None:
+            launch = recorder.processing
+            if launch is None or launch[CHOICE] is None:
+                return stock_watch(num_correct_drafts_per_req, batch_size)
+            if launch[CHOICE].mode.steps >= launch[STOCK_STEPS]:
+                stock_watch(num_correct_drafts_per_req, batch_size)
             return None
-        if args or kwargs:
-            moved = stock_watch(num_correct_drafts_per_req, batch_size, *args, **kwargs)
-        else:
-            moved = stock_watch(num_correct_drafts_per_req, batch_size)
-        return moved if choice is None else None
 
-    return on_verify_complete
+        return on_verify_complete
+
+    return _passing_on(over, stock.on_verify_complete, ("num_correct_drafts_per_req", "batch_size"))
+
+
+def _passing_on(
+    over: Callable[[Callable[..., Any]], Callable[..., Any]], stock: Callable[..., Any], known: tuple[str, ...]
+) -> Callable[..., Any]:
+    """Our method over a stock one, with whatever further arguments a snapshot of SGLang may pass.
+
+    Packing arguments costs every step a tuple and a dict, so a stock method that takes what we know is called
+    plainly.
+    """
+    if tuple(inspect.signature(stock).parameters) == known:
+        return over(stock)
+
+    def method(first: Any, *args: Any, **kwargs: Any) -> Any:
+        return over(lambda *_: stock(first, *args, **kwargs))(first)
+
+    return method
 
 
 def leased_policy_class(stock_class: Callable[..., StockPolicy], host: PolicyHost) -> type[LeasedPolicy]:

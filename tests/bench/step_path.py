@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +21,12 @@ from trimtab_sglang import host
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.settings import PluginSettings
 
-ROUNDS = 1500
-WARM_STEPS = 3
+ROUNDS = 200
+WARM_UP_ROUNDS = 30
+STEPS_BEFORE = 50
+STEPS_TIMED = 10
 # Time for the link thread to run between steps, as a real engine's scheduler gives while the GPU works.
-PAUSE_S = 0.004
+PAUSE_S = 0.02
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 CANDIDATES = [0, 1, 3, 5, 7]
 
@@ -87,20 +90,30 @@ def hooked(batch_size: int, daemon: DaemonProcess) -> Iterator[Bench]:
     plugin.link.stop()
 
 
-def timed(*benches: Bench, rounds: int = ROUNDS) -> list[list[int]]:
-    """Time of each bench's steps in ns, taken in turns so that the machine's moods strike all alike.
+@dataclass(frozen=True)
+class Timing:
+    """Times of single steps in ns: in the course of decoding, and straight after a pause."""
 
-    Each step comes after a pause in which the link thread gets its turns, and after others of its own kind: a
-    real scheduler thread is busy with this code's neighbours, not waking from sleep.
+    steady_ns: list[int] = field(default_factory=list)
+    cold_ns: list[int] = field(default_factory=list)
+
+
+def timed(*benches: Bench, rounds: int = ROUNDS) -> list[Timing]:
+    """Time of each bench's steps, taken in turns so that the machine's moods strike all alike.
+
+    Between bursts there is a pause in which the link thread gets its turns. The first step after it finds the
+    caches full of other things, which makes all Python several times as slow: it is kept apart.
     """
-    times: list[list[int]] = [[] for _ in benches]
-    for turn in range(rounds):
+    timings = [Timing() for _ in benches]
+    for turn in range(-WARM_UP_ROUNDS, rounds):
         for i in range(len(benches)) if turn % 2 else reversed(range(len(benches))):
             time.sleep(PAUSE_S)
-            for _ in range(WARM_STEPS):
-                benches[i].step()
-            times[i].append(_time_step(benches[i]))
-    return times
+            cold_ns, *_ = [_time_step(benches[i]) for _ in range(STEPS_BEFORE)]
+            steady_ns = [_time_step(benches[i]) for _ in range(STEPS_TIMED)]
+            if turn >= 0:
+                timings[i].cold_ns.append(cold_ns)
+                timings[i].steady_ns.extend(steady_ns)
+    return timings
 
 
 def _time_step(bench: Bench) -> int:
