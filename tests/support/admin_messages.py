@@ -26,7 +26,7 @@ hello {
 }
 in_force { source: SOURCE_PIN mode { kind: KIND_PLAIN_WARM } pin_id: "p1" lease_version: 7 }
 policy {
-  name: "ucb"
+  name: "ucb" alarms: "acceptance_drift"
   bands { min_batch_size: 1 mode { kind: KIND_SPECULATE steps: 3 } probability: 0.9 reason: "exploit"
     candidates { mode { kind: KIND_SPECULATE steps: 3 } accepted_drafts: 1.9 step_ms: 7.25 goodput_tps: 1200
                  goodput_low_tps: 1100 goodput_high_tps: 1300 }

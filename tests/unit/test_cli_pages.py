@@ -68,6 +68,7 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "pin": "plain_warm, 9m58s left, in force, by kim@ops at 2023-11-14T22:13:20+00:00: latency",
         "lease": "version 7, age 0.4s, accepted",
         "profile": "none",
+        "alarms": "acceptance_drift",
         "measured": "1,234 tokens/s, 1.91 accepted drafts, 7.25 ms a step, batch 3.5 over 640 steps; "
         "12 switches; 4 running, 1 waiting",
         "dropped": "negative_count=2",

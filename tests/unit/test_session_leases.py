@@ -86,6 +86,16 @@ def test_an_unchanged_decision_extends_the_lease_with_the_same_version() -> None
     assert renewed == replace(first, nonce=2)
 
 
+def test_an_alarm_of_the_policy_is_noted_once_while_it_stands() -> None:
+    talk, _ = connected(TWO_BANDS)
+    drifting = replace(TWO_BANDS, alarms=("acceptance_drift",))
+    for ms, decision in ((250, drifting), (500, drifting), (750, TWO_BANDS), (1000, drifting)):
+        talk.decide(decision)
+        talk.report(ms)
+    alarms = [note for note in talk.notes if note.event == "policy_alarm"]
+    assert [(note.fields, note.warning) for note in alarms] == [({"alarm": "acceptance_drift"}, True)] * 2
+
+
 CHANGES: list[dict[str, Any]] = [
     {"bands": (low(),)},
     {"bands": (low(PLAIN_WARM), high())},

@@ -38,6 +38,7 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "lease", _lease(engine)
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
+    yield "alarms", ", ".join(engine.alarms) or "none"
     yield "dropped", _pairs(engine.dropped)
     yield "refused", _pairs(engine.refused)
     yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"

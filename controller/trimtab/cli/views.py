@@ -94,6 +94,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
         offers: Modes that it can be told to run.
         profile: The cost profile that its policy begins with; null for none.
         profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
+        alarms: What the policy wants an operator to look at.
         measured_rows: Decode steps behind the measured figures.
         dropped: Rows and samples that the engine left out, by reason, since it started.
         refused: Messages, rows and leases refused, by reason.
@@ -113,6 +114,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     fuse_reason: str | None
     profile: str | None
     profile_ignored: str | None
+    alarms: tuple[str, ...]
     bands: tuple[BandView, ...]
     measured_rows: int
     dropped: Mapping[str, int]
@@ -144,6 +146,7 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         fuse_reason=engine.in_force.fuse_reason or None,
         profile=engine.profile.name or None,
         profile_ignored=engine.profile.ignored or None,
+        alarms=tuple(engine.policy.alarms),
         bands=_bands(engine.policy),
         measured_rows=engine.measured.rows,
         dropped=dict(sorted(engine.measured.dropped.items())),

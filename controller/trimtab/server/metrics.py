@@ -53,6 +53,12 @@ PER_ENGINE = (
         lambda s: float(s.engine.hello.acts),
     ),
     PerEngine(
+        "trimtab_engine_alarms",
+        "Alarms that the policy raises now; `trimtab show ENGINE` names them. acceptance_drift: fewer drafts are "
+        "accepted than hours ago on the same kind of load; restart the engine when you can.",
+        lambda s: float(len(s.engine.policy.alarms)),
+    ),
+    PerEngine(
         "trimtab_engine_steps",
         "Drafts a decode step in force; 0 is plain decoding. Compare with trimtab_engine_accepted_drafts: many "
         "drafts and few accepted for minutes means that the policy is wrong here; pin, and report it.",

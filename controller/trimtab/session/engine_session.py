@@ -339,8 +339,17 @@ class EngineSession:
 
     def _decide(self, now_ns: int) -> list[Effect]:
         """Ask the policy; send a new lease if its table differs from the last, or renew it."""
-        if self._policy is not None:
-            self.decision = self._policy.choose()
+        return [*self._ask_policy(), *self._send_what_differs(now_ns)]
+
+    def _ask_policy(self) -> list[Effect]:
+        """The policy's decision; a note for every alarm that was not there before."""
+        if self._policy is None:
+            return []
+        known = self.decision.alarms if self.decision else ()
+        self.decision = self._policy.choose()
+        return [Note("policy_alarm", {"alarm": a}, warning=True) for a in self.decision.alarms if a not in known]
+
+    def _send_what_differs(self, now_ns: int) -> list[Effect]:
         if self.pin is not None:
             return self._send(now_ns, changed=True) if self._pin_differs() else self._renew(now_ns)
         decision = self.decision

@@ -103,7 +103,9 @@ def _in_force_message(in_force: InForce) -> control_pb2.InForce:
 
 def _policy_message(session: EngineSession) -> admin_pb2.PolicyState:
     bands = session.decision.bands if session.decision else ()
-    return admin_pb2.PolicyState(name=session.policy_name, bands=[_band_message(band) for band in bands])
+    alarms = session.decision.alarms if session.decision else ()
+    messages = [_band_message(band) for band in bands]
+    return admin_pb2.PolicyState(name=session.policy_name, bands=messages, alarms=alarms)
 
 
 def _band_message(band: BandDecision) -> admin_pb2.BandDecision:

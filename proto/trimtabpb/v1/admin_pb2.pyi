@@ -227,20 +227,26 @@ class PolicyState(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     BANDS_FIELD_NUMBER: _builtins.int
+    ALARMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     @_builtins.property
     def bands(self) -> _containers.RepeatedCompositeFieldContainer[Global___BandDecision]:
         """The last decision, band by band."""
+
+    @_builtins.property
+    def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What an operator should look at, for example "acceptance_drift"."""
 
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         bands: _abc.Iterable[Global___BandDecision] | None = ...,
+        alarms: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bands", b"bands", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "bands", b"bands", "name", b"name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
