@@ -84,7 +84,7 @@ class EngineSession:
         lease: The last lease sent on this stream, or None.
         acknowledged: Whether the engine accepted that lease.
         refusal: Why it refused the last one; empty if it did not.
-        refused: Messages and leases refused in this session, by reason.
+        refused: Messages and leases refused so far, by reason.
         report: The last report, or None; `reported_at_ns` is when it came.
     """
 
