@@ -113,3 +113,9 @@ def test_ages_go_on_between_reports_until_the_engine_counts_as_silent() -> None:
 def ages(view: EngineView) -> tuple[str, float | None, float | None]:
     assert view.lease is not None
     return view.state, view.last_message_age_s, view.lease.age_s
+
+
+def test_of_an_engine_that_is_gone_the_table_shows_nothing_that_may_have_changed_since() -> None:
+    gone = replace(engine_view(engine()), state="disconnected", pin=None)
+    _, row = text_of(output.engines_table([gone])).splitlines()
+    assert row.split() == ["llama-a", "disconnected", *"------", "12", "4/1", "-"]

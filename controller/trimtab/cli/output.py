@@ -37,6 +37,7 @@ COLUMNS: dict[str, Cell] = {
     "RUN/WAIT": lambda e: f"{e.running_requests}/{e.waiting_requests}",
     "LEASE AGE": lambda e: age(e.lease.age_s if e.lease else None),
 }
+OF_THE_MOMENT = frozenset({"MODE", "BY", "BATCH", "TOKENS/S", "ACCEPTED", "STEP MS", "LEASE AGE"})
 DISPENSABLE = ("LEASE AGE", "SWITCHES", "RUN/WAIT", "STEP MS", "ACCEPTED")
 
 
@@ -79,10 +80,16 @@ def engines_table(engines: Sequence[EngineView], width: int = PIPE_WIDTH) -> Tab
         columns.pop(dispensable, None)
         table = plain_table(*columns, right=tuple(columns)[len(WORDS) :])
         for engine in engines:
-            table.add_row(*(cell(engine) for cell in columns.values()))
+            table.add_row(*(_cell(engine, name) for name in columns))
         if measuring.measure(table).maximum <= width:
             break
     return table
+
+
+def _cell(engine: EngineView, name: str) -> str:
+    """What the column says of the engine; of one that is gone, nothing that held at its last report only."""
+    gone = engine.state == "disconnected" and name in OF_THE_MOMENT
+    return UNKNOWN if gone else COLUMNS[name](engine)
 
 
 def decided_text(engine: EngineView) -> str:
