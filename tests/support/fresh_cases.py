@@ -53,6 +53,13 @@ def dear_switches(seed: int, steps: int = 3_000) -> CaseEnvironment:
     return CaseEnvironment(f"dear {seed}", case.modes, case.start, case.cost_rows, case.loads, 300.0)
 
 
+def any_switch_cost(seed: int, steps: int = 3_000) -> CaseEnvironment:
+    """As `mixed_load`, with a change of mode that costs anything from a tenth of a millisecond to fifty."""
+    case = mixed_load(seed, steps)
+    switch_ms = float(np.exp(np.random.default_rng([seed, 1]).uniform(np.log(0.1), np.log(50.0))))
+    return CaseEnvironment(f"switches {seed}", case.modes, case.start, case.cost_rows, case.loads, switch_ms)
+
+
 def _case(name: str, rows: list[CostRow], loads: list[StepLoad], switch_ms: float) -> CaseEnvironment:
     steps = sorted(rows[0].ms)
     return CaseEnvironment(name, modes_of(steps), speculate(3), rows, loads, switch_ms)

@@ -26,6 +26,21 @@ def test_one_bad_report_among_good_ones_is_forgiven() -> None:
     assert reports(guard, 1.2, 8) is None
 
 
+def test_a_few_steps_of_a_large_batch_do_not_outweigh_a_second_of_a_small_one() -> None:
+    guard = Guard()
+    guard.add(200.0, 3_000.0, 6_000.0)
+    for _ in range(8):
+        guard.add(250.0, 120.0, 100.0)
+    assert not guard.closed
+
+
+def test_what_drafting_did_before_a_long_time_in_plain_is_forgotten() -> None:
+    guard = Guard()
+    guard.add(900.0, 10.0, 100.0)
+    guard.fade(10_000.0)
+    assert reports(guard, 0.95, 8) is None
+
+
 def test_it_opens_again_and_stays_closed_twice_as_long_the_next_time() -> None:
     guard, held = Guard(), []
     for _ in range(3):

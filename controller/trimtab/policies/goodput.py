@@ -177,7 +177,9 @@ class GoodputPolicy:
         self._guard.wait(sums.decode_ms + sums.prefill_ms)
         for band, settled in sums.settled.items():
             plain_ms = self._known_plain_ms(band)
-            if self._modes[self._planner.table[band]].steps and plain_ms is not None:
+            if not self._modes[self._planner.table[band]].steps:
+                self._guard.fade(settled.ms)
+            elif plain_ms is not None:
                 plain_tokens = settled.ms / plain_ms * settled.requests / settled.rows
                 self._guard.add(settled.ms, settled.tokens, plain_tokens)
         if self._guard.closed != before:

@@ -15,12 +15,12 @@ class Guard:
     """Compares emitted tokens while drafting with what plain would have emitted in the same time.
 
     It closes when the measured tokens of `WINDOW_MS` of time in drafting modes stay under `HARMFUL_SHARE` of the
-    plain estimate, and opens again after a time that doubles with every closing.
+    plain estimate, and opens again after a time that doubles with every closing. Every millisecond counts alike:
+    by tokens, a few steps of a large batch would outweigh a second of a small one.
     """
 
     def __init__(self) -> None:
-        self._tokens = 0.0
-        self._plain_tokens = 0.0
+        self._worth_ms = 0.0
         self._weight_ms = 0.0
         self._hold_ms = FIRST_HOLD_MS
         self._left_ms = 0.0
@@ -32,19 +32,24 @@ class Guard:
 
     def add(self, decode_ms: float, tokens: float, plain_tokens: float) -> None:
         """Take in a report in which a drafting mode was in force: what it emitted, and what plain would have."""
-        if self.closed:
+        if self.closed or plain_tokens <= 0:
             return
-        keep = math.exp(-decode_ms / WINDOW_MS)
-        self._tokens = self._tokens * keep + tokens
-        self._plain_tokens = self._plain_tokens * keep + plain_tokens
-        self._weight_ms = self._weight_ms * keep + decode_ms
+        self.fade(decode_ms)
+        self._worth_ms += decode_ms * tokens / plain_tokens
+        self._weight_ms += decode_ms
         if self._weight_ms < WINDOW_MS / 2:
             return
-        if self._tokens < HARMFUL_SHARE * self._plain_tokens:
+        if self._worth_ms < HARMFUL_SHARE * self._weight_ms:
             self._left_ms, self._hold_ms = self._hold_ms, min(LONGEST_HOLD_MS, 2 * self._hold_ms)
-            self._tokens = self._plain_tokens = self._weight_ms = 0.0
+            self._worth_ms = self._weight_ms = 0.0
         else:
             self._hold_ms = max(FIRST_HOLD_MS, self._hold_ms * math.exp(-decode_ms / LONGEST_HOLD_MS))
+
+    def fade(self, decode_ms: float) -> None:
+        """Let decoding time pass: what was seen before it says less."""
+        keep = math.exp(-decode_ms / WINDOW_MS)
+        self._worth_ms *= keep
+        self._weight_ms *= keep
 
     def wait(self, passed_ms: float) -> None:
         """Let time pass while closed."""
@@ -52,8 +57,8 @@ class Guard:
 
     def state(self) -> list[float]:
         """Plain values for a snapshot."""
-        return [self._tokens, self._plain_tokens, self._weight_ms, self._hold_ms, self._left_ms]
+        return [self._worth_ms, self._weight_ms, self._hold_ms, self._left_ms]
 
     def set_state(self, state: Sequence[float]) -> None:
         """Go on from a `state`."""
-        self._tokens, self._plain_tokens, self._weight_ms, self._hold_ms, self._left_ms = map(float, state)
+        self._worth_ms, self._weight_ms, self._hold_ms, self._left_ms = map(float, state)
