@@ -126,9 +126,10 @@ def _verify_watcher(stock: StockPolicy, recorder: Recorder) -> Callable[..., int
     def over(stock_watch: Callable[..., int | None]) -> Callable[..., int | None]:
         def on_verify_complete(num_correct_drafts_per_req: list[int], batch_size: int = 0) -> int | None:
             launch = recorder.processing
-            if launch is None or launch[CHOICE] is None:
+            choice = launch[CHOICE] if launch else None
+            if not launch or not choice:
                 return stock_watch(num_correct_drafts_per_req, batch_size)
-            if launch[CHOICE].mode.steps >= launch[STOCK_STEPS]:
+            if choice.mode.steps >= launch[STOCK_STEPS]:
                 stock_watch(num_correct_drafts_per_req, batch_size)
             return None
 

@@ -21,12 +21,12 @@ from trimtab_sglang import host
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.settings import PluginSettings
 
-ROUNDS = 200
+ROUNDS = 150
 WARM_UP_ROUNDS = 30
-STEPS_BEFORE = 50
+STEPS_BEFORE = 200
 STEPS_TIMED = 10
 # Time for the link thread to run between steps, as a real engine's scheduler gives while the GPU works.
-PAUSE_S = 0.02
+PAUSE_S = 0.03
 GRAPH_SIZES = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 CANDIDATES = [0, 1, 3, 5, 7]
 
