@@ -97,3 +97,10 @@ def test_plugin_and_controller_meet_at_the_same_socket(environ: dict[str, str], 
 @pytest.mark.parametrize(("port", "expected"), [(30000, ":30000"), (None, ":0")])
 def test_without_an_id_an_engine_is_its_host_and_port(port: int | None, expected: str) -> None:
     assert default_engine_id(port) == platform.node() + expected
+
+
+def test_plugin_and_controller_are_of_one_version() -> None:
+    from trimtab import __version__ as controller_version
+    from trimtab_sglang.settings import __version__ as plugin_version
+
+    assert plugin_version == controller_version

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
-from trimtab.domain import Mode, StepRow
+from trimtab.domain import Mode
 from trimtab.errors import PolicyError
-from trimtab.policies.contract import BandDecision, Candidate, Decision, PolicyContext, probability_in
+from trimtab.policies.contract import BandDecision, Candidate, Decision, PolicyContext
 from trimtab.policies.offer import choosable, mode_named, mode_with_steps
-from trimtab.policies.snapshots import seal, unseal
+from trimtab.policies.standing import StandingPolicy
 
 
 class FixedParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,7 +25,7 @@ class FixedParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: str = ""
 
 
-class FixedPolicy:
+class FixedPolicy(StandingPolicy):
     """Always the same mode."""
 
     name: ClassVar[str] = "fixed"
@@ -34,33 +33,9 @@ class FixedPolicy:
     Parameters = FixedParameters
 
     def __init__(self, context: PolicyContext, parameters: FixedParameters | None = None) -> None:
-        self._context = context
-        self._decision: Decision | None = None
-        self._mode = _mode_to_hold(context, parameters or FixedParameters())
-
-    def learn(self, rows: Sequence[StepRow]) -> None:
-        """Nothing to learn."""
-
-    def choose(self) -> Decision:
-        """The same mode for every batch size."""
-        band = BandDecision(1, self._mode, "fixed", candidates=(Candidate(self._mode),))
-        self._decision = Decision((band,), min_dwell_steps=0)
-        return self._decision
-
-    def probability_of(self, batch_size: int, mode: Mode) -> float:
-        """1 for the fixed mode."""
-        return probability_in(self._decision, batch_size, mode)
-
-    def forget(self) -> None:
-        """Nothing to forget."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """No state but the identity."""
-        return seal(self.name, self._context, {})
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Check the identity."""
-        unseal(self.name, self._context, snapshot)
+        mode = _mode_to_hold(context, parameters or FixedParameters())
+        band = BandDecision(1, mode, "fixed", candidates=(Candidate(mode),))
+        super().__init__(context, Decision((band,), min_dwell_steps=0))
 
 
 def _mode_to_hold(context: PolicyContext, parameters: FixedParameters) -> Mode:

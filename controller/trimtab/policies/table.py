@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import msgspec
 
-from trimtab.domain import Mode, StepRow
+from trimtab.domain import Mode
 from trimtab.errors import PolicyError
-from trimtab.policies.contract import BandDecision, Candidate, Decision, PolicyContext, probability_in
+from trimtab.policies.contract import BandDecision, Candidate, Decision, PolicyContext
 from trimtab.policies.offer import choosable, mode_with_steps
-from trimtab.policies.snapshots import seal, unseal
+from trimtab.policies.standing import StandingPolicy
 
 DEFAULT_TABLE = "1:5, 8:3, 32:2, 64:1"
 
@@ -27,8 +27,8 @@ class TableParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     table: str = ""
 
 
-class TablePolicy:
-    """Steps by batch size, whatever acceptance and cost are."""
+class TablePolicy(StandingPolicy):
+    """Steps by batch size, whatever acceptance and cost are. The first entry also holds below its batch size."""
 
     name: ClassVar[str] = "table"
     summary: ClassVar[str] = "a fixed table from batch size to steps"
@@ -41,36 +41,11 @@ class TablePolicy:
             rows = {size: mode_with_steps(context.modes, steps) for size, steps in _parse(text).items()}
         else:
             rows = {size: _at_most(modes, steps) for size, steps in _parse(DEFAULT_TABLE).items()}
-        self._context = context
-        self._rows = sorted(rows.items())
-        self._decision: Decision | None = None
-
-    def learn(self, rows: Sequence[StepRow]) -> None:
-        """Nothing to learn."""
-
-    def choose(self) -> Decision:
-        """The table; its first entry also holds below its batch size."""
         bands = tuple(
             BandDecision(size if i else 1, mode, "fixed", candidates=(Candidate(mode),))
-            for i, (size, mode) in enumerate(self._rows)
+            for i, (size, mode) in enumerate(sorted(rows.items()))
         )
-        self._decision = Decision(bands)
-        return self._decision
-
-    def probability_of(self, batch_size: int, mode: Mode) -> float:
-        """1 for the table's mode."""
-        return probability_in(self._decision, batch_size, mode)
-
-    def forget(self) -> None:
-        """Nothing to forget."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """No state but the identity."""
-        return seal(self.name, self._context, {})
-
-    def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Check the identity."""
-        unseal(self.name, self._context, snapshot)
+        super().__init__(context, Decision(bands))
 
 
 def _parse(text: str) -> dict[int, int]:
