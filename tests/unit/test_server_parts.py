@@ -225,7 +225,7 @@ def test_reports_decisions_and_leases_are_counted() -> None:
     for seq in (1, 2, 3):
         engines.apply(seat, Reported(Report(seq, 5)))
 
-    assert (seat.reports, seat.decisions, seat.leases) == (3, 4, 1)
+    assert (seat.reports, seat.session.decisions, seat.leases) == (3, 4, 1)
 
 
 def test_an_engine_whose_steps_stand_still_with_requests_running_is_stalled() -> None:

@@ -63,7 +63,6 @@ class Seat:
         outbox: What waits to be sent on the open stream; None without one.
         refused: Messages, columns and rows of this engine that were refused, by reason.
         reports: Reports taken in.
-        decisions: Times that the policy was asked.
         leases: Leases handed to the stream, renewals included.
     """
 
@@ -73,7 +72,6 @@ class Seat:
     outbox: Outbox | None = None
     refused: Counter[str] = field(default_factory=Counter)
     reports: int = 0
-    decisions: int = 0
     leases: int = 0
     _measured_of: tuple[object, int] = (None, 0)
     _measured: Measured = field(default_factory=Measured)
@@ -155,7 +153,6 @@ class Fleet:
 
     def apply(self, seat: Seat, event: Event) -> bool:
         """Step the engine's session and carry out what it asks for. False: the session failed on this event."""
-        before = seat.session.decision
         try:
             for effect in seat.session.step(event, self._monotonic_ns()):
                 self._carry_out(seat, effect)
@@ -166,7 +163,6 @@ class Fleet:
             seat.refuse(["controller_error"])
             return False
         seat.reports += isinstance(event, Reported)
-        seat.decisions += seat.session.decision is not before
         if not isinstance(event, Ticked):
             for watcher in self._watchers:
                 watcher.mark(seat.key)

@@ -59,5 +59,5 @@ class ScrapeServer:
         for i, seat in enumerate(self._fleet.seats()):
             if i % ENGINES_AT_A_TIME == ENGINES_AT_A_TIME - 1:
                 await asyncio.sleep(0)
-            samples.append(Sample(self._fleet.view(seat), seat.reports, seat.decisions, seat.leases))
+            samples.append(Sample(self._fleet.view(seat), seat.reports, seat.session.decisions, seat.leases))
         return samples

@@ -79,6 +79,7 @@ class EngineSession:
         connected: Whether its stream is open.
         in_force: What it runs, by its last message.
         decision: The policy's last decision, or None.
+        decisions: Times that a policy was asked.
         profile: What the policy is told that steps cost.
         pin: The operator's standing order, or None.
         lease: The last lease sent on this stream, or None.
@@ -97,6 +98,7 @@ class EngineSession:
         self.last_message_ns = 0
         self.in_force = InForce()
         self.decision: Decision | None = None
+        self.decisions = 0
         self.profile = ProfileChoice()
         self.pin: StandingPin | None = None
         self.lease: Lease | None = None
@@ -322,8 +324,7 @@ class EngineSession:
         note = Note("engine_unpinned", {"mode": str(mode), "why": why})
         if self._policy is None:
             return [note, *self._let_go(mode, now_ns)]
-        self.decision = self._policy.choose()
-        return [note, *self._send(now_ns, changed=True)]
+        return [note, *self._ask_policy(), *self._send(now_ns, changed=True)]
 
     def _let_go(self, mode: Mode, now_ns: int) -> list[Effect]:
         """Release a pin where no policy takes over: only a lease ends a pin, so one comes and goes at once."""
@@ -347,6 +348,7 @@ class EngineSession:
             return []
         known = self.decision.alarms if self.decision else ()
         self.decision = self._policy.choose()
+        self.decisions += 1
         return [Note("policy_alarm", {"alarm": a}, warning=True) for a in self.decision.alarms if a not in known]
 
     def _send_what_differs(self, now_ns: int) -> list[Effect]:
