@@ -26,8 +26,8 @@ from trimtab_sglang.lease import (
 
 __all__ = [
     "PLAIN_COLD", "PLAIN_NATIVE", "PLAIN_WARM", "CostKey", "DepthCounts", "EngineInfo", "EngineKey", "InForce", "Lease",
-    "LeaseError", "Mode", "ModeKind", "Pin", "Report", "Source", "StepFlag", "StepRow", "TableEntry", "check_lease",
-    "modes_of", "speculate",
+    "LeaseError", "Mode", "ModeKind", "Pin", "RankStep", "Report", "Source", "StepFlag", "StepRow", "TableEntry",
+    "check_lease", "modes_of", "speculate",
 ]  # fmt: skip
 
 
@@ -114,8 +114,19 @@ class InForce:
 
 
 @dataclass(frozen=True, slots=True)
+class RankStep:
+    """What a rank chose at a decode step. `digest` is that of every step up to this one."""
+
+    rank: int
+    step: int
+    mode: Mode
+    batch_size: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """What an engine tells every report interval."""
+    """What an engine tells every report interval. `ranks` are all at the same step; empty for a single rank."""
 
     seq: int
     now_ns: int
@@ -127,6 +138,7 @@ class Report:
     last_step_age_ns: int | None = None
     waiting_requests: int = 0
     running_requests: int = 0
+    ranks: tuple[RankStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, order=True)

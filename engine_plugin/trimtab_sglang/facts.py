@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import uuid
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab_sglang.lease import Mode, modes_of
+from trimtab_sglang.topology import topology_reasons
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,14 @@ class HookStatus:
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Parallel sizes, and this process's place in them."""
+    """Parallel sizes, and this process's place in them.
+
+    Attributes:
+        dp_size: Replicas, or under `dp_attention` the groups of it.
+        dp_rank: Of this replica; 0 under `dp_attention`, whose ranks are one engine.
+        cp_size: Context parallel, of prefill or of decoding.
+        nodes: Hosts that the server spans.
+    """
 
     tp_size: int = 1
     pp_size: int = 1
@@ -31,6 +40,8 @@ class Ranks:
     pp_rank: int = 0
     dp_rank: int = 0
     dp_attention: bool = False
+    cp_size: int = 1
+    nodes: int = 1
 
     @property
     def speaks(self) -> bool:
@@ -145,15 +156,28 @@ def read_ranks(scheduler: Any, server: Mapping[str, Any]) -> Ranks:
                 return value
         return 0
 
+    def size(name: str) -> int:
+        return int(server.get(name) or 1)
+
+    # Until 0.5.20 `dp_size` with a switch, later a size of its own beside `dp_size`.
+    groups = max(size("attn_dp_size"), size("dp_size") if server.get("enable_dp_attention") else 1)
     return Ranks(
-        tp_size=int(server.get("tp_size") or 1),
-        pp_size=int(server.get("pp_size") or 1),
-        dp_size=int(server.get("dp_size") or 1),
+        tp_size=size("tp_size"),
+        pp_size=size("pp_size"),
+        dp_size=max(groups, size("dp_size")),
         tp_rank=rank("tp_rank"),
         pp_rank=rank("pp_rank"),
-        dp_rank=rank("dp_rank"),
-        dp_attention=bool(server.get("enable_dp_attention")),
+        dp_rank=0 if groups > 1 else rank("dp_rank"),
+        dp_attention=groups > 1,
+        cp_size=max(size("attn_cp_size"), size("dcp_size")),
+        nodes=size("nnodes"),
     )
+
+
+def in_pipeline() -> bool:
+    """Whether this process is one of several pipeline stages."""
+    stages = _read(_parallel_context(), "pp_size")
+    return isinstance(stages, int) and stages > 1
 
 
 def _parallel_context() -> Any:
@@ -180,15 +204,17 @@ def _graph_sizes(server: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(sizes)) if isinstance(sizes, list | tuple) else ()
 
 
-def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_version: bool) -> list[str]:
-    """Why the plugin may only report beside this server; empty if it may act."""
+def reasons_to_observe(
+    facts: EngineFacts, hooks: Sequence[HookStatus], known_version: bool, dp_attention: bool = False
+) -> list[str]:
+    """Why the plugin may only report beside this server; empty if it may act.
+
+    `dp_attention`: the operator wants it to act under data-parallel attention.
+    """
     reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied]
     if not known_version:
         reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
-    ranks = facts.ranks
-    for name, size in (("tensor", ranks.tp_size), ("pipeline", ranks.pp_size), ("data", ranks.dp_size)):
-        if size > 1:
-            reasons.append(f"{name} parallel size {size}: this version acts on a single rank only")
+    reasons += topology_reasons(facts.ranks, facts.server, dp_attention, os.environ)
     if not facts.adaptive:
         reasons.append(_why_not_adaptive(facts))
     elif len(facts.candidate_steps) < 2:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trimtab_sglang import together
 from trimtab_sglang.ranks import Command, apply, take_commands
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def after_scheduler_init(plugin: Plugin) -> Hook:
 
 def wrap_pull(plugin: Plugin, original: Hook) -> Hook:
     """Append due commands to the requests of this iteration, on the speaking rank."""
+    if plugin.team is not None:
+        return together.wrap_pull(plugin, plugin.team, original)
     fuse, mailbox, recorder, clock = plugin.fuse, plugin.mailbox, plugin.recorder, time.monotonic_ns
     posted = mailbox.posted
 
@@ -66,6 +69,9 @@ def wrap_process_requests(plugin: Plugin, original: Hook) -> Hook:
     def process_input_requests(self: Any, recv_reqs: list[Any]) -> Any:
         if recv_reqs and any(type(request) is Command for request in recv_reqs):
             recv_reqs, commands = take_commands(recv_reqs)
+            if plugin.team is not None:
+                together.obey(commands, machine, plugin.fuse)
+                return original(self, recv_reqs)
             try:
                 for command in commands:
                     apply(command, machine)
@@ -78,6 +84,8 @@ def wrap_process_requests(plugin: Plugin, original: Hook) -> Hook:
 
 def wrap_run_batch(plugin: Plugin, original: Hook) -> Hook:
     """Tag the result of a decode launch with what was launched; note prefill."""
+    if plugin.team is not None:
+        original = together.with_last_words(plugin.team, original)
     fuse, recorder, machine = plugin.fuse, plugin.recorder, plugin.machine
     # Built once the scheduler is complete, so the policy is there if there will be one.
     decode, policy = plugin.decode_forward_mode, plugin.policy

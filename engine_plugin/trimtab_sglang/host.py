@@ -15,10 +15,11 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab_sglang import hooks
+from trimtab_sglang import dp_attention, hooks
 from trimtab_sglang.facts import HookStatus, sglang_version
 from trimtab_sglang.policy import leased_policy_class
-from trimtab_sglang.settings import PluginMode, SettingError, read_settings
+from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
+from trimtab_sglang.topology import SUPPORT
 
 if TYPE_CHECKING:
     from trimtab_sglang.plugin import Plugin
@@ -104,22 +105,33 @@ HOOK_TABLE: tuple[HookPlace, ...] = (
     ),
     HookPlace("sglang.srt.mem_cache.common.release_kv_cache", HookKind.BEFORE, hooks.before_release),
 )
+# Only where the operator wants to act under data-parallel attention.
+DP_ATTENTION_TABLE: tuple[HookPlace, ...] = (
+    HookPlace(dp_attention.EXCHANGE, HookKind.AFTER, dp_attention.after_exchange, acting_only=True),
+)
+
+
+def places(settings: PluginSettings) -> list[HookPlace]:
+    """What is hooked under these settings, SGLang's policy class apart."""
+    acting = settings.mode is PluginMode.ACT
+    table = (*HOOK_TABLE, *(DP_ATTENTION_TABLE if settings.dp_attention else ()))
+    return [place for place in table if acting or not place.acting_only]
 
 
 def install(plugin: Plugin, registry: Registry) -> None:
     """Register every hook whose target this SGLang has; the others keep the plugin from acting."""
     if plugin.settings.mode is PluginMode.ACT:
         _replace_policy(plugin, registry)
-    for place in HOOK_TABLE:
-        if place.acting_only and plugin.settings.mode is not PluginMode.ACT:
-            continue
+        if plugin.settings.dp_attention and not _unfit(registry, dp_attention.REFUSAL):
+            registry.register(dp_attention.REFUSAL, dp_attention.lift_refusal(plugin), HookKind.AROUND)
+    for place in places(plugin.settings):
         if not _unfit(registry, place.target, place.parameters):
             registry.register(place.target, _hook(place, plugin), place.kind)
 
 
 def bind_step_path(plugin: Plugin, registry: Registry) -> None:
     """Once all hooks are applied: put our methods in directly where nobody else hooks the same place."""
-    for place in HOOK_TABLE:
+    for place in places(plugin.settings):
         if place.kind is HookKind.AROUND and registry.applied(place.target):
             registry.bind(place.target, partial(place.build, plugin))
 
@@ -136,12 +148,13 @@ def _replace_policy(plugin: Plugin, registry: Registry) -> None:
         registry.register(POLICY_CLASS, leased_policy_class(stock_class, plugin), HookKind.REPLACE)
 
 
-def hook_status(registry: Registry, acting: bool) -> list[HookStatus]:
-    """Every place of the table and whether our hook is in it."""
-    places: list[tuple[str, tuple[str, ...] | None]] = [(POLICY_CLASS, None)] if acting else []
-    places += [(place.target, place.parameters) for place in HOOK_TABLE if acting or not place.acting_only]
+def hook_status(registry: Registry, settings: PluginSettings) -> list[HookStatus]:
+    """Every place that is to be hooked and whether our hook is in it."""
+    acting = settings.mode is PluginMode.ACT
+    targets: list[tuple[str, tuple[str, ...] | None]] = [(POLICY_CLASS, None)] if acting else []
+    targets += [(place.target, place.parameters) for place in places(settings)]
     status = []
-    for target, parameters in places:
+    for target, parameters in targets:
         unfit = _unfit(registry, target, parameters)
         applied = not unfit and registry.applied(target)
         status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it")))
@@ -207,7 +220,6 @@ class SglangRegistry:
 
 WOULD_BE_REFUSED = (
     ("--speculative-adaptive missing or turned off by SGLang", "observes: there is one step count only"),
-    ("--tp-size, --pp-size or --dp-size above 1", "observes: this version acts on a single rank only"),
     ("a lease or pin for steps that are not candidates", "refused (NO_STATE); what ran before goes on"),
     ("plain_native, plain_cold", "refused (NO_STATE): this version offers plain_warm, SGLang's zero steps"),
 )
@@ -226,7 +238,7 @@ def self_check() -> dict[str, Any]:
         from sglang.srt.plugins import load_plugins
 
         load_plugins()
-        status = hook_status(SglangRegistry(), settings.mode is PluginMode.ACT)
+        status = hook_status(SglangRegistry(), settings)
     return {
         "sglang_version": version if version != "embedded" else None,
         "version_known": version != "embedded" and is_known(version),
@@ -234,6 +246,7 @@ def self_check() -> dict[str, Any]:
         "controller": settings.controller if settings else None,
         "problem": problem,
         "hooks": [asdict(s) for s in status],
+        "topologies": [{"what": what, "outcome": outcome} for what, outcome in SUPPORT],
         "would_be_refused": [{"what": what, "outcome": outcome} for what, outcome in WOULD_BE_REFUSED],
     }
 
@@ -252,6 +265,8 @@ def render(check: dict[str, Any]) -> str:
     else:
         lines.append(f"Mode {check['mode']}, controller {check['controller']}")
     lines += [_render_hook(hook) for hook in check["hooks"]]
+    lines.append("Ranks:")
+    lines += [f"  {row['what']}: {row['outcome']}" for row in check["topologies"]]
     lines.append("What would be refused:")
     lines += [f"  {row['what']}: {row['outcome']}" for row in check["would_be_refused"]]
     return "\n".join(lines)

@@ -214,6 +214,7 @@ class LeaseMachine:
 
     Attributes:
         step: Decode launches so far: the decode step counter.
+        mean: Running mean of the batch size, which reads the table.
         lease: Lease in force, or None.
         pin: Pin in force, or None.
         choice: Where the mode of the last `choose` came from; None where it was the engine's own policy.
@@ -223,8 +224,8 @@ class LeaseMachine:
     """
 
     __slots__ = (
-        "_band", "_changed_at", "_edges", "_expiry", "_high", "_low", "_mean", "_mode", "_review_at", "_weight",
-        "choice", "fallen_back", "last_version", "lease", "pin", "step", "switches",
+        "_band", "_changed_at", "_edges", "_expiry", "_high", "_low", "_mode", "_review_at", "_weight", "choice",
+        "fallen_back", "last_version", "lease", "mean", "pin", "step", "switches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -236,7 +237,7 @@ class LeaseMachine:
         self.fallen_back = ""
         self._edges: tuple[int, ...] = ()
         self._weight = 1.0
-        self._mean = 0.0
+        self.mean = 0.0
         self._expiry = self._review_at = NEVER
         self._forget()
 
@@ -258,13 +259,30 @@ class LeaseMachine:
     def choose(self, batch_size: int) -> Mode | None:
         """The mode of this decode launch, or None for the engine's own policy."""
         step = self.step = self.step + 1
-        mean = self._mean = self._mean + self._weight * (batch_size - self._mean)
+        mean = self.mean = self.mean + self._weight * (batch_size - self.mean)
         # Without lease and pin the bounds hold no mean, so the common case is looked at first.
         if self._low <= mean < self._high and step < self._review_at:
             return self._mode
         if self.lease is None and self.pin is None:
             return None
         return self._review(batch_size)
+
+    def choose_again(self, batch_size: int, step: int, mean: float) -> Mode | None:
+        """The choice of a `choose` that failed, made once more from the `step` and `mean` before it."""
+        self.step, self.mean = step, mean
+        return self.choose(batch_size)
+
+    def hold(self, batch_size: int, step: int) -> Mode | None:
+        """What to run at `step` where choosing keeps failing: the mode in force, or what the table begins with.
+
+        Plain look-ups, for a rank that must not leave the others: they choose by the same lease or pin.
+        """
+        self.step = step
+        if self.pin is not None:
+            return self.pin.mode
+        if self.lease is None or self._mode is not None:
+            return None if self.lease is None else self._mode
+        return self.lease.table[max(0, bisect_right(self._edges, batch_size) - 1)].mode
 
     def adopt(self, lease: Lease) -> bool:
         """Follow this lease from the next launch on; False if it is older than one seen before.
@@ -278,11 +296,13 @@ class LeaseMachine:
         self._expiry = self.step + lease.life_steps + 1
         if self.lease is not None and lease.version == self.lease.version and lease.pin == self.pin:
             return True
+        # Before anything changes: a call that fails here can be made again.
+        edges = tuple(entry.min_batch_size for entry in lease.table)
         self.pin = lease.pin
         self.lease = lease if lease.table else None
         # A new table is read afresh: with the hysteresis of the old band kept, simulation loses a percent in
         # phases whose batch wanders across an edge.
-        self._edges, self._band = tuple(entry.min_batch_size for entry in lease.table), -1
+        self._edges, self._band = edges, -1
         self._weight = lease.smoothing
         self._settle()
         return True
@@ -321,7 +341,7 @@ class LeaseMachine:
 
     def _forget(self) -> None:
         self._mode: Mode | None = None
-        self._mean = 0.0
+        self.mean = 0.0
         self._band = -1
         self._low, self._high = math.inf, -math.inf
         self._changed_at = -NEVER
@@ -334,7 +354,7 @@ class LeaseMachine:
             self.release()
         if self._mode is None:
             # A mean that nothing went into before. Also under a pin: the table may follow it.
-            self._mean = float(batch_size)
+            self.mean = float(batch_size)
         if self.pin is not None:
             self._follow_pin(self.pin)
         elif self.lease is not None:
@@ -349,8 +369,8 @@ class LeaseMachine:
 
     def _find_band(self, margin: float) -> None:
         """Move to the band of the running mean, unless it is within the margin of the present one."""
-        if self._band < 0 or not (self._lower(margin) <= self._mean < self._upper(margin)):
-            self._band = max(0, bisect_right(self._edges, self._mean) - 1)
+        if self._band < 0 or not (self._lower(margin) <= self.mean < self._upper(margin)):
+            self._band = max(0, bisect_right(self._edges, self.mean) - 1)
         self._low, self._high = self._lower(margin), self._upper(margin)
 
     def _lower(self, margin: float) -> float:

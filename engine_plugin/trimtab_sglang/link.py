@@ -27,6 +27,7 @@ from trimtab_sglang.recorder import Launch
 from trimtab_sglang.rows import RowMaker
 from trimtab_sglang.sampling import sample_scheduler
 from trimtab_sglang.settings import default_engine_id
+from trimtab_sglang.shared_words import disagree
 from trimtabpb.v1 import control_pb2 as pb
 from trimtabpb.v1 import control_pb2_grpc as pb_grpc
 
@@ -37,6 +38,8 @@ logger = logging.getLogger("trimtab")
 
 WELCOME_TIMEOUT_S = 5.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 5.0
+# How often to look whether a rank waits for a report, where reports are farther apart.
+LOOK_S = 0.1
 RETRY_S = (0.25, 0.5, 1.0)
 MAX_ROWS = 4096
 # Messages that the controller has not read yet. Beyond that rows stay in the ring, which is bounded.
@@ -66,7 +69,11 @@ class Link:
         self._facts = facts
         port = facts.server.get("port")
         self._engine_id = plugin.settings.engine_id or default_engine_id(port if isinstance(port, int) else None)
-        self._rows = RowMaker(plugin.recorder, facts.graph_batch_sizes, self._mode_of)
+        self._team = team = plugin.team
+        self._told_disagreement = False
+        self._rows = RowMaker(
+            plugin.recorder, facts.graph_batch_sizes, self._mode_of, team.table_size_at if team is not None else None
+        )
         self._modes = frozenset(facts.modes)
         self._stop = threading.Event()
         self._stream: _Stream | None = None
@@ -134,6 +141,7 @@ class Link:
         hello = messages.hello(
             self._facts, self._engine_id, plugin.settings.labels, plugin.hooks, reasons, plugin.digest
         )
+        hello.topology.ranks = 1 if self._team is None else self._team.size
         hello.in_force.CopyFrom(self.in_force())
         hello.last_lease_version = machine.last_version
         pin = machine.pin
@@ -190,12 +198,29 @@ class Link:
         )
         if self._rows.last_result_ns:
             report.last_step_age_ns = max(0, now_ns - self._rows.last_result_ns)
+        if self._team is not None:
+            steps = self._team.steps()
+            report.ranks.extend(messages.rank_step(step) for step in steps)
+            self._told_disagreement = self._told_disagreement or disagree(steps)
         return pb.EngineMessage(report=report)
+
+    @property
+    def has_team(self) -> bool:
+        """Whether other ranks act together with this one."""
+        return self._team is not None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a rank that goes under waits for the controller to hear that the ranks disagree."""
+        return self._team is not None and self._team.dying and not self._told_disagreement
 
     # -- what comes down -------------------------------------------------------------------------
 
     def take_lease(self, message: pb.Lease) -> pb.EngineMessage:
         """Check a lease and post it to the scheduler thread; the answer to it."""
+        if self._team is not None and self._told_disagreement and message.HasField("pin"):
+            # A controller that hears of it pins the engine.
+            self._team.heard()
         ack = pb.Ack(nonce=message.nonce, version=message.version)
         refused = self._why_refused(message)
         if refused is None:
@@ -293,13 +318,21 @@ class _Stream:
 
     def _report(self) -> None:
         seq = 0
-        while not self._no_more_reports.wait(self._interval_s):
+        while not self._over_before_next():
             if self._outbox.qsize() <= MAX_UNSENT:
                 seq += 1
                 self._outbox.put(self._link.report(seq))
         if not self._ended.is_set():
             self._outbox.put(pb.EngineMessage(goodbye=pb.Goodbye(reason="engine stops")))
             self._ended.wait(0.2)
+
+    def _over_before_next(self) -> bool:
+        """Let the report interval pass, or less if a rank waits for a report; whether the stream is over by then."""
+        deadline = time.monotonic() + self._interval_s
+        while (left_s := deadline - time.monotonic()) > 0 and not self._link.is_awaited:
+            if self._no_more_reports.wait(min(left_s, LOOK_S) if self._link.has_team else left_s):
+                return True
+        return self._no_more_reports.is_set()
 
     def _outgoing(self) -> Iterator[pb.EngineMessage]:
         while (message := self._outbox.get()) is not None:

@@ -11,6 +11,8 @@ from trimtab_sglang.facts import EngineFacts, HookStatus, python_version, torch_
 from trimtab_sglang.lease import Lease, LeaseError, Mode, ModeKind, Pin, TableEntry, check_lease
 from trimtab_sglang.rows import ABSENT, Row
 from trimtab_sglang.settings import MAX_TEXT, __version__
+from trimtab_sglang.shared_words import RankStep
+from trimtab_sglang.topology import describe
 from trimtabpb.v1 import control_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -145,6 +147,8 @@ def hello(
             dp_rank=ranks.dp_rank,
             dp_attention=ranks.dp_attention,
             host=engine_id.partition(":")[0],
+            nodes=ranks.nodes,
+            summary=describe(ranks),
         ),
         speculation=_speculation(facts),
         modes=[mode_to_wire(mode) for mode in facts.modes] if acts else [],
@@ -179,6 +183,13 @@ def _speculation(facts: EngineFacts) -> pb.Speculation:
     )
 
 
+def rank_step(step: RankStep) -> pb.RankStep:
+    """What a rank chose, as a message."""
+    return pb.RankStep(
+        rank=step.rank, step=step.step, mode=mode_to_wire(step.mode), batch_size=step.batch_size, digest=step.digest
+    )
+
+
 def append_row(columns: pb.StepRows, row: Row, dp_rank: int = 0) -> None:
     """Add one row to the columns. Columns that this plugin never fills stay empty: absent for every row."""
     columns.launch_id.append(row.launch_id)
@@ -204,6 +215,8 @@ def append_row(columns: pb.StepRows, row: Row, dp_rank: int = 0) -> None:
     columns.retracted_requests.append(row.retracted_requests)
     columns.accepted_worst_decile.append(row.accepted_worst_decile)
     columns.flags.append(row.flags)
+    if row.global_batch_size != ABSENT:
+        columns.global_batch_size.append(row.global_batch_size)
     if dp_rank:
         columns.dp_rank.append(dp_rank)
 

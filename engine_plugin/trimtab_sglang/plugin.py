@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang import host
-from trimtab_sglang.facts import EngineFacts, HookStatus, read_facts, reasons_to_observe
+from trimtab_sglang.facts import EngineFacts, HookStatus, in_pipeline, read_facts, reasons_to_observe
 from trimtab_sglang.fuse import Fuse
+from trimtab_sglang.handshake import World, shake_hands, torch_world
 from trimtab_sglang.lease import PLAIN_NATIVE, LeaseMachine
 from trimtab_sglang.policy import LeasedPolicy
 from trimtab_sglang.ranks import Mailbox, Posted
 from trimtab_sglang.recorder import Recorder
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
+from trimtab_sglang.together import Team
+from trimtab_sglang.topology import describe
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trimtab_sglang.link import Link
     from trimtab_sglang.sweep import Sweep
 
@@ -45,6 +51,9 @@ class Plugin:
         scheduler: SGLang's scheduler; None until it is complete.
         link: The stream to the controller; None before the start and on ranks that do not speak.
         sweep: The start-up sweep; None before the start, and if nobody asked for one.
+        world: Finds the ranks that take part in one another's collectives.
+        clock: Monotonic, in ns; where ranks act together only that of rank 0 is looked at.
+        team: This rank among those that act together; None for one that is alone, and where they cannot.
     """
 
     def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
@@ -54,7 +63,7 @@ class Plugin:
         self.machine = LeaseMachine()
         self.recorder = Recorder()
         self.mailbox = Mailbox()
-        self.fuse = Fuse(self.machine.fall_back)
+        self.fuse = Fuse(self._give_up)
         self.policy: LeasedPolicy | None = None
         self.started = False
         self.facts: EngineFacts | None = None
@@ -65,6 +74,11 @@ class Plugin:
         self.sweep: Sweep | None = None
         self.plain_mode = PLAIN_NATIVE
         self.digest = digest()
+        self.world: Callable[[], World | None] = torch_world
+        self.clock: Callable[[], int] = time.monotonic_ns
+        self.team: Team | None = None
+        self._met = False
+        self._apart = ""
 
     @property
     def may_act(self) -> bool:
@@ -76,6 +90,38 @@ class Plugin:
         """Whether leases are followed here."""
         return self.facts is not None and not self.observe_reasons and not self.fuse.blown
 
+    @property
+    def captures_every_size(self) -> bool:
+        """Whether leases will run any candidate at any batch size here: then each needs graphs of every size."""
+        return self.may_act and not self._apart
+
+    def meet(self) -> Team | None:
+        """Find out, once, whether the other ranks run this plugin too, and share memory with them if so.
+
+        Called at start-up, before anything is captured: that must be the same on all ranks as well.
+        """
+        if not self._met:
+            self._met = True
+            # In a pipeline only the last stage has a policy: the first one would be waited for in vain.
+            world = self.world() if self.may_act and not in_pipeline() else None
+            if world is not None:
+                outcome = shake_hands(world, self.digest, self._problem())
+                self._apart = outcome.problem
+                self.team = Team(world.rank, outcome.words, self.mailbox) if outcome.words is not None else None
+        return self.team
+
+    def _problem(self) -> str:
+        """Why this rank could not act, as far as that is known before its scheduler is complete."""
+        missing = [hook for hook in host.hook_status(self.registry, self.settings) if not hook.applied]
+        return f"hook not in place: {missing[0].target}: {missing[0].reason}" if missing else ""
+
+    def _give_up(self, reason: str) -> None:
+        """The fuse blew. Alone: fall back at once; among others: nobody does so by himself."""
+        if self.team is None:
+            self.machine.fall_back(reason)
+        else:
+            self.team.give_up(reason)
+
     def attach(self, scheduler: Any) -> None:
         """Read what the complete scheduler is, and decide what may be done beside it."""
         self.scheduler = scheduler
@@ -85,12 +131,17 @@ class Plugin:
             candidate_steps=controller.candidate_steps if controller is not None else None,
             graph_sizes=self.policy.graph_batch_sizes if self.policy else None,
         )
-        self.hooks = host.hook_status(self.registry, self.may_act)
-        self.observe_reasons = reasons_to_observe(facts, self.hooks, host.is_known(facts.sglang_version))
+        self.hooks = host.hook_status(self.registry, self.settings)
+        self.observe_reasons = reasons_to_observe(
+            facts, self.hooks, host.is_known(facts.sglang_version), self.settings.dp_attention
+        )
         if not self.may_act:
             self.observe_reasons.insert(0, "TRIMTAB_MODE=observe")
         elif facts.adaptive and getattr(controller, "params", None) is not self.policy:
             self.observe_reasons.append("another plugin replaced SGLang's adaptive policy after this one")
+        if self._met or not self.observe_reasons:
+            self.meet()
+            self.observe_reasons += [self._apart] if self._apart else []
         self.facts = facts
         host.bind_step_path(self, self.registry)
         if facts.ranks.speaks:
@@ -99,10 +150,14 @@ class Plugin:
     def _say_hello_to_the_log(self, facts: EngineFacts) -> None:
         if self.observe_reasons:
             logger.warning(
-                "trimtab observes beside SGLang %s: %s", facts.sglang_version, "; ".join(self.observe_reasons)
-            )
+                "trimtab observes beside SGLang %s (%s): %s",
+                facts.sglang_version, describe(facts.ranks), "; ".join(self.observe_reasons),
+            )  # fmt: skip
         else:
-            logger.info("trimtab acts beside SGLang %s, steps %s", facts.sglang_version, list(facts.candidate_steps))
+            logger.info(
+                "trimtab acts beside SGLang %s, steps %s (%s)",
+                facts.sglang_version, list(facts.candidate_steps), describe(facts.ranks),
+            )  # fmt: skip
 
     def start(self) -> None:
         """Start our threads, in the process that runs the scheduler and only on the rank that speaks."""

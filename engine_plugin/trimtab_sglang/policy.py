@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from trimtab_sglang import together
 from trimtab_sglang.fuse import Fuse
 from trimtab_sglang.lease import LeaseMachine, Mode, speculate
 from trimtab_sglang.recorder import CHOICE, STOCK_STEPS, Recorder
@@ -44,8 +45,11 @@ class PolicyHost(Protocol):
     policy: LeasedPolicy | None
 
     @property
-    def may_act(self) -> bool:
-        """Whether leases may choose modes."""
+    def captures_every_size(self) -> bool:
+        """Whether leases may run any candidate at any batch size."""
+
+    def meet(self) -> together.Team | None:
+        """The ranks that must choose the same; None for one that is alone."""
 
 
 class LeasedPolicy:
@@ -64,8 +68,13 @@ class LeasedPolicy:
         self.graph_batch_sizes: list[int] | None = None
         self.stock_steps = 0
         # Closures over ready-made references: both run at every decode step.
-        self.get_steps_for_batch = _steps_chooser(self, stock, host.machine, host.fuse)
-        self.on_verify_complete = _verify_watcher(stock, host.recorder)
+        team = host.meet()
+        if team is None:
+            self.get_steps_for_batch = _steps_chooser(self, stock, host.machine, host.fuse)
+            self.on_verify_complete = _verify_watcher(stock, host.recorder)
+        else:
+            self.get_steps_for_batch = together.steps_chooser(self, stock, host.machine, host.fuse, team)
+            self.on_verify_complete = together.verify_watcher(self, stock, host.machine)
         self._host = host
         host.policy = self
 
@@ -84,7 +93,7 @@ class LeasedPolicy:
 
         SGLang's own rule lists only those it would run itself; a lease may run any candidate at any size.
         """
-        if self._host.may_act:
+        if self._host.captures_every_size:
             return self.graph_batch_sizes
         return self.stock.cuda_graph_bs_for_step(step)
 

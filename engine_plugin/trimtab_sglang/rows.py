@@ -50,6 +50,7 @@ class Row:
     retracted_requests: int
     accepted_worst_decile: float
     flags: int
+    global_batch_size: int = ABSENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,7 @@ class RowMaker:
         recorder: Whose ring to drain.
         graph_sizes: Captured batch sizes, ascending.
         mode_of: The mode that SGLang's width of a verify stands for (None: it has none).
+        table_size_at: Where ranks have batches of their own: the size that read the table at a step, None if unknown.
 
     Attributes:
         dropped: Rows and samples left out so far, by reason.
@@ -142,13 +144,20 @@ class RowMaker:
         last_result_ns: Monotonic clock of the newest row; 0 before the first.
     """
 
-    def __init__(self, recorder: Recorder, graph_sizes: Sequence[int], mode_of: Callable[[int | None], Mode]) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        graph_sizes: Sequence[int],
+        mode_of: Callable[[int | None], Mode],
+        table_size_at: Callable[[int], int | None] | None = None,
+    ) -> None:
         self.dropped: Counter[str] = Counter()
         self.switches = 0
         self.last_result_ns = 0
         self._ring = recorder.ring
         self._graph_sizes = list(graph_sizes)
         self._mode_of = mode_of
+        self._table_size_at = table_size_at
         self._seen: Counter[tuple[int, Mode]] = Counter()
         self.last_mode: Mode | None = None
         self._last_launch_id = 0
@@ -181,6 +190,9 @@ class RowMaker:
             return None
         # Older versions of SGLang merge new requests into a batch's list afterwards.
         batch_size = len(reqs) if raw.counts is None else len(raw.counts)
+        table_size = self._table_size_at(launch.step) if self._table_size_at is not None else None
+        # All ranks of a group are padded alike.
+        largest = max(batch_size, table_size or 0)
         mode, choice = self._mode(launch, raw.draft_tokens)
         late = _indexes(raw.released, reqs)
         counted = tally(raw.counts if raw.counts is not None else [0] * batch_size, mode.steps, late, self.dropped)
@@ -195,7 +207,7 @@ class RowMaker:
             lease_version=choice.lease_version if choice else 0,
             table_entry=choice.table_entry if choice else ABSENT,
             batch_size=batch_size,
-            padded_batch_size=self._padded(batch_size),
+            padded_batch_size=self._padded(largest),
             offered=counted.offered,
             accepted=counted.accepted,
             fresh_requests=counted.requests,
@@ -207,7 +219,8 @@ class RowMaker:
             context_tokens_max=context_max,
             retracted_requests=sum(1 for r in raw.released if getattr(r, "is_retracted", False)),
             accepted_worst_decile=counted.worst_decile if mode.steps else ABSENT,
-            flags=self._flags(raw, launch, mode, gap, batch_size),
+            flags=self._flags(raw, launch, mode, gap, largest),
+            global_batch_size=ABSENT if table_size is None else table_size,
         )
 
     def _follows(self, launch: Launch) -> bool:

@@ -39,6 +39,7 @@ class PluginSettings:
         labels: `TRIMTAB_LABELS`: `key=value,key=value`.
         sweep: `TRIMTAB_SWEEP`: measure every mode with dummy requests at start-up.
         sweep_seconds: `TRIMTAB_SWEEP_SECONDS`: how long that may take.
+        dp_attention: `TRIMTAB_DP_ATTENTION`: act under data-parallel attention, where SGLang refuses.
     """
 
     mode: PluginMode = PluginMode.ACT
@@ -47,6 +48,7 @@ class PluginSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     sweep: bool = False
     sweep_seconds: float = DEFAULT_SWEEP_SECONDS
+    dp_attention: bool = False
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -59,6 +61,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         labels=_labels(environ.get("TRIMTAB_LABELS", "").strip()),
         sweep=_switch("TRIMTAB_SWEEP", environ.get("TRIMTAB_SWEEP", "").strip()),
         sweep_seconds=_seconds("TRIMTAB_SWEEP_SECONDS", environ.get("TRIMTAB_SWEEP_SECONDS", "").strip()),
+        dp_attention=_switch("TRIMTAB_DP_ATTENTION", environ.get("TRIMTAB_DP_ATTENTION", "").strip()),
     )
 
 

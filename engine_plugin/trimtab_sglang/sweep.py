@@ -123,6 +123,8 @@ class Sweep:
             raise SweepEndedError(
                 f"the plugin only observes: {'; '.join(plugin.observe_reasons) or plugin.fuse.reason}"
             )
+        if self._facts.ranks.dp_size > 1:
+            raise SweepEndedError("the server would spread dummy requests over its data-parallel ranks")
         server = OwnServer.of(self._facts.server)
         deadline = time.monotonic() + READY_WITHIN_S
         while not (connected := self._connected()) or not server.healthy():

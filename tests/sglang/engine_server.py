@@ -45,7 +45,7 @@ ADAPTIVE_CONFIG = {
 }
 CANDIDATE_STEPS = (0, 1, 3, 5)
 INITIAL_STEPS = 3
-USED_MODEL_FILES = frozenset({"__init__", "llama", "llama_eagle"})
+USED_MODEL_FILES = frozenset({"__init__", "llama", "llama_eagle", "llama_eagle3", "qwen2", "qwen3"})
 # An exception anywhere, and what the plugin says when it gives up.
 COMPLAINTS = ("Traceback", "trimtab stays off", "trimtab gave up")
 
@@ -272,7 +272,7 @@ EngineFactory = Callable[[EngineSettings], EngineServer]
 
 def make_models(folder: Path) -> None:
     """Build the tiny models below the folder."""
-    subprocess.run([ENGINE_PYTHON, HERE / "tiny_models.py", folder], check=True, timeout=60)
+    subprocess.run([ENGINE_PYTHON, HERE / "make_models.py", folder], check=True, timeout=60)
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ tokens only: an easy prompt has every draft accepted, a hard one none. `noise` m
 target, so that its output depends on the whole context (and on every KV slot being right); then some drafts
 are accepted.
 
-    python tiny_models.py FOLDER        makes FOLDER/cycle and FOLDER/noisy, each with target/ and draft/
+    python make_models.py FOLDER        makes FOLDER/cycle and FOLDER/noisy, each with target/ and draft/ (and more)
 
 Runs in the engine environment (torch, safetensors). The same arguments give the same bytes.
 """
@@ -14,7 +14,6 @@ Runs in the engine environment (torch, safetensors). The same arguments give the
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +112,7 @@ class ModelBuilder:
         successor[order] = order.roll(-1)
         return successor + first
 
-    def _save(self, folder: Path, architecture: str, tensors: dict[str, Any], layers: int) -> None:
+    def _save(self, folder: Path, architecture: str, tensors: dict[str, Any], layers: int, **more: Any) -> None:
         shape = self._shape
         config = {
             "architectures": [architecture],
@@ -132,6 +131,7 @@ class ModelBuilder:
             "tie_word_embeddings": False,
             "torch_dtype": "float32",
             "vocab_size": VOCABULARY,
+            **more,
         }
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1))
@@ -143,7 +143,3 @@ def build(folder: Path, seed: int = 0) -> None:
     """Make every model of `NOISE` below the folder."""
     for name, noise in NOISE.items():
         ModelBuilder(Shape(), noise, seed).save(folder / name)
-
-
-if __name__ == "__main__":
-    build(Path(sys.argv[1]))

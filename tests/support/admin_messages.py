@@ -13,7 +13,7 @@ hello {
   engine_id: "llama-a" boot_id: "b1" acts: true
   labels { key: "team" value: "chat" }
   software { plugin_version: "0.1.0" sglang_version: "0.5.23" }
-  topology { tp_size: 1 pp_size: 1 dp_size: 1 host: "gpu-7" }
+  topology { tp_size: 2 pp_size: 1 dp_size: 1 host: "gpu-7" ranks: 2 nodes: 1 }
   speculation {
     algorithm: "EAGLE" topk: 1 adaptive: true initial_steps: 3 candidate_steps: [0, 1, 3] model: "llama-8b"
     accept_threshold_single: 0.9

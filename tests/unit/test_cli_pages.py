@@ -58,7 +58,7 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "boot": "b1, connected since 2023-11-14T22:13:20+00:00",
         "model": "llama-8b, draft_model -, weight -",
         "software": "plugin 0.1.0, sglang 0.5.23, python -, torch -",
-        "topology": "tp_size 1, pp_size 1, dp_size 1, dp_rank 0, dp_attention no, host gpu-7",
+        "topology": "tp_size 2, pp_size 1, dp_size 1, dp_rank 0, dp_attention no, ranks 2, nodes 1, host gpu-7",
         "speculation": "algorithm EAGLE, topk 1, adaptive yes, initial_steps 3, candidate_steps 0 1 3, "
         "rejection_sampling no, block_verification no",
         "runs on": "device -, device_name -, dtype -, kv_cache_dtype -, attention_backend -",

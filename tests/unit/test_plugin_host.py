@@ -87,7 +87,7 @@ def test_a_place_that_is_no_function_is_not_hooked() -> None:
 
 def test_a_hook_that_was_not_applied_is_named() -> None:
     registry = EmbeddedRegistry(fresh_copy())
-    status = host.hook_status(registry, acting=True)
+    status = host.hook_status(registry, UNLINKED)
     assert {(hook.applied, hook.reason) for hook in status} == {(False, "SGLang did not apply it")}
     assert len(status) == len(HOOK_TABLE) + 1
 

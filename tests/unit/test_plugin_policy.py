@@ -46,16 +46,19 @@ class Stock:
 class Host:
     """What a policy needs of the plugin around it."""
 
-    def __init__(self, may_act: bool = True) -> None:
+    def __init__(self, captures_every_size: bool = True) -> None:
         self.machine = LeaseMachine()
         self.recorder = Recorder()
         self.fuse = Fuse(self.machine.fall_back)
         self.policy: LeasedPolicy | None = None
-        self.may_act = may_act
+        self.captures_every_size = captures_every_size
+
+    def meet(self) -> None:
+        """A rank that is alone."""
 
 
-def leased(may_act: bool = True) -> tuple[LeasedPolicy, Stock, Host]:
-    stock, host = Stock(), Host(may_act)
+def leased(captures_every_size: bool = True) -> tuple[LeasedPolicy, Stock, Host]:
+    stock, host = Stock(), Host(captures_every_size)
     return LeasedPolicy(stock, host), stock, host
 
 
@@ -85,9 +88,9 @@ def test_everything_else_is_the_engines_own() -> None:
         _ = policy.unknown
 
 
-@pytest.mark.parametrize(("may_act", "sizes"), [(True, [1, 2, 8]), (False, [3])])
-def test_graphs_are_captured_at_every_size_where_a_lease_may_run_any_candidate(may_act: bool, sizes: list[int]) -> None:
-    policy, stock, _ = leased(may_act)
+@pytest.mark.parametrize(("leases", "sizes"), [(True, [1, 2, 8]), (False, [3])])
+def test_graphs_are_captured_at_every_size_where_a_lease_may_run_any_candidate(leases: bool, sizes: list[int]) -> None:
+    policy, stock, _ = leased(leases)
     policy.set_cuda_graph_bs([8, 1, 2])
     assert stock.sizes == [8, 1, 2]
     assert policy.cuda_graph_bs_for_step(3) == sizes

@@ -39,6 +39,8 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
+    if engine.rank_divergence:
+        yield "ranks", f"disagree {engine.rank_divergence}"
     yield "dropped", _pairs(engine.dropped)
     yield "refused", _pairs(engine.refused)
     yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"
@@ -51,7 +53,9 @@ def _identity(engine: EngineDetail) -> Iterator[Line]:
     yield "boot", f"{engine.boot_id or '-'}, connected since {engine.connected_at or '-'}"
     yield "model", f"{_text(spec.get('model'))}, {_named(spec, 'draft_model', 'weight_version')}"
     yield "software", _named(software, "plugin_version", "sglang_version", "python_version", "torch_version")
-    yield "topology", _named(topology, "tp_size", "pp_size", "dp_size", "dp_rank", "dp_attention", "host")
+    yield "topology", _named(
+        topology, "tp_size", "pp_size", "dp_size", "dp_rank", "dp_attention", "ranks", "nodes", "host"
+    )
     yield "speculation", _named(
         spec, "algorithm", "topk", "adaptive", "initial_steps", "candidate_steps", "rejection_sampling",
         "block_verification",

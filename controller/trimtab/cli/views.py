@@ -94,7 +94,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
         offers: Modes that it can be told to run.
         profile: The cost profile that its policy begins with; null for none.
         profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
-        alarms: What the policy wants an operator to look at.
+        alarms: What an operator should look at.
+        rank_divergence: What the engine's ranks disagreed about; null while they choose the same.
         measured_rows: Decode steps behind the measured figures.
         dropped: Rows and samples that the engine left out, by reason, since it started.
         refused: Messages, rows and leases refused, by reason.
@@ -115,6 +116,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     profile: str | None
     profile_ignored: str | None
     alarms: tuple[str, ...]
+    rank_divergence: str | None
     bands: tuple[BandView, ...]
     measured_rows: int
     dropped: Mapping[str, int]
@@ -147,6 +149,7 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         profile=engine.profile.name or None,
         profile_ignored=engine.profile.ignored or None,
         alarms=tuple(engine.policy.alarms),
+        rank_divergence=engine.rank_divergence or None,
         bands=_bands(engine.policy),
         measured_rows=engine.measured.rows,
         dropped=dict(sorted(engine.measured.dropped.items())),

@@ -184,7 +184,8 @@ class RowReader:
 
     def _time(self, sums: ReportSums, row: StepRow, mode: int, flags: int, step_ms: float) -> None:
         padded = row.padded_batch_size or row.batch_size
-        band = max(0, bisect_right(self._bands, row.batch_size) - 1)
+        # Under data-parallel attention the largest batch of all ranks reads the table.
+        band = max(0, bisect_right(self._bands, row.global_batch_size or row.batch_size) - 1)
         octave = math.log2(padded)
         _note_load(sums, row, band, octave, step_ms)
         sums.last_band = self._band_in_force(row, band)

@@ -79,7 +79,8 @@ class AdminService(services.AdminServiceServicer):
             self._fleet.unwatch(watcher)
 
     def _get(self, request: pb.GetEngineRequest) -> pb.GetEngineResponse:
-        (seat,) = select(self._fleet, pb.Selector(engine_ids=[request.engine_id]))
+        # Of a data-parallel server the first replica.
+        seat, *_ = select(self._fleet, pb.Selector(engine_ids=[request.engine_id]))
         return pb.GetEngineResponse(engine=self._fleet.view(seat))
 
     def _pin(self, request: pb.PinRequest) -> pb.PinResponse:

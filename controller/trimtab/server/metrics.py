@@ -54,9 +54,15 @@ PER_ENGINE = (
     ),
     PerEngine(
         "trimtab_engine_alarms",
-        "Alarms that the policy raises now; `trimtab show ENGINE` names them. acceptance_drift: fewer drafts are "
-        "accepted than hours ago on the same kind of load; restart the engine when you can.",
+        "Alarms raised now; `trimtab show ENGINE` names them. acceptance_drift: fewer drafts are accepted than hours "
+        "ago on the same kind of load; restart the engine when you can. rank_divergence: restart it at once.",
         lambda s: float(len(s.engine.policy.alarms)),
+    ),
+    PerEngine(
+        "trimtab_engine_ranks_agree",
+        "1 while all ranks of an engine choose the same mode at the same step, 0 once they did not; absent for a single "
+        "rank. At 0 the engine is pinned and may hang or die: `trimtab show ENGINE` says what differs; restart it.",
+        lambda s: float(not s.engine.rank_divergence) if s.engine.hello.topology.ranks > 1 else None,
     ),
     PerEngine(
         "trimtab_engine_steps",

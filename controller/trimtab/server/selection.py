@@ -12,6 +12,8 @@ NAMED_AT_MOST = 20
 def select(fleet: Fleet, selector: pb.Selector) -> list[Seat]:
     """The engines that the selector names, by id, by label or all of them; at least one.
 
+    The id of a data-parallel server means all its replicas, ID/RANK one of them.
+
     Raises:
         WireError: The selector names engines in no way, or in more than one.
         UnknownEngineError: There is no such engine; the message lists those that there are.
@@ -19,7 +21,8 @@ def select(fleet: Fleet, selector: pb.Selector) -> list[Seat]:
     if bool(selector.engine_ids) + selector.all + bool(selector.labels) != 1:
         raise WireError("selector", "give engine_ids, all or labels, and only one of them")
     if selector.engine_ids:
-        return [_with_id(fleet, engine_id) for engine_id in dict.fromkeys(selector.engine_ids)]
+        chosen = {seat.key: seat for engine_id in selector.engine_ids for seat in _with_id(fleet, engine_id)}
+        return list(chosen.values())
     found = [seat for seat in fleet.seats() if matches(seat, selector)]
     if not found:
         what = " with these labels" if selector.labels else ""
@@ -30,14 +33,18 @@ def select(fleet: Fleet, selector: pb.Selector) -> list[Seat]:
 def matches(seat: Seat, selector: pb.Selector) -> bool:
     """Whether the selector means this engine; an empty one means every engine."""
     if selector.engine_ids:
-        return str(seat.key) in selector.engine_ids
+        return any(_is_meant(seat, engine_id) for engine_id in selector.engine_ids)
     return all(seat.hello.labels.get(key) == value for key, value in selector.labels.items())
 
 
-def _with_id(fleet: Fleet, engine_id: str) -> Seat:
-    for seat in fleet.seats():
-        if str(seat.key) == engine_id:
-            return seat
+def _is_meant(seat: Seat, engine_id: str) -> bool:
+    return engine_id in (seat.key.engine_id, f"{seat.key.engine_id}/{seat.key.dp_rank}")
+
+
+def _with_id(fleet: Fleet, engine_id: str) -> list[Seat]:
+    found = [seat for seat in fleet.seats() if _is_meant(seat, engine_id)]
+    if found:
+        return found
     raise UnknownEngineError(f"there is no engine {engine_id[:256]!r}: {_known(fleet)}")
 
 

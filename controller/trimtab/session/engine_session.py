@@ -19,6 +19,7 @@ from trimtab.errors import NotOfferedError, PolicyError
 from trimtab.policies.bands import band_edges
 from trimtab.policies.contract import BandDecision, Decision, Policy, PolicyContext
 from trimtab.policies.registry import PolicyFactory
+from trimtab.session.agreement import ALARM, Disagreement, disagreement, safe_pin
 from trimtab.session.events import (
     Answered,
     Connected,
@@ -86,6 +87,7 @@ class EngineSession:
         acknowledged: Whether the engine accepted that lease.
         refusal: Why it refused the last one; empty if it did not.
         refused: Messages and leases refused so far, by reason.
+        divergence: What the engine's ranks disagreed about in this run of it, or None.
         report: The last report, or None; `reported_at_ns` is when it came.
     """
 
@@ -106,6 +108,7 @@ class EngineSession:
         self.acknowledged = False
         self.refusal = ""
         self.refused: Counter[str] = Counter()
+        self.divergence: Disagreement | None = None
         self.report: Report | None = None
         self.reported_at_ns = 0
         self.window = Window()
@@ -141,6 +144,12 @@ class EngineSession:
                 return [SendRelease(event.reason)] if self.connected else []
 
     # -- questions, without consequences ---------------------------------------------------------
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What an operator should look at."""
+        found = self.decision.alarms if self.decision else ()
+        return found if self.divergence is None else (*found, ALARM)
 
     def check_mode(self, mode: Mode) -> None:
         """Raise `NotOfferedError`, saying what is offered, unless the engine can run this mode."""
@@ -197,6 +206,7 @@ class EngineSession:
         if restarted:
             # Another process has another clock: the window would never empty.
             self.window = Window()
+            self.divergence = None
         if before is None and info.pin is not None:
             self.pin = StandingPin(info.pin, now_ns, _deadline(info.pin_remaining_s, now_ns))
         notes: list[Effect] = [Note("engine_connected", {"engine": str(info.key), "restarted": restarted})]
@@ -278,6 +288,7 @@ class EngineSession:
         self.report, self.reported_at_ns, self.last_message_ns = report, now_ns, now_ns
         notes = self._compare(report.in_force)
         self.in_force = report.in_force
+        notes += self._watch_ranks(report, now_ns)
         self.window.add(report.rows, report.now_ns)
         if self._policy is not None:
             self._policy.learn(report.rows)
@@ -289,6 +300,16 @@ class EngineSession:
         if now.source != self.in_force.source:
             return [Note("engine_source_changed", {"source": now.source.value, "mode": str(now.mode)})]
         return []
+
+    def _watch_ranks(self, report: Report, now_ns: int) -> list[Effect]:
+        """Ranks that no longer choose the same are held in one mode, once, and somebody is told."""
+        found = disagreement(report.ranks) if report.ranks and self.divergence is None else None
+        if found is None:
+            return []
+        self.divergence = found
+        note = Note(ALARM, {"step": found.step, "what": found.what}, warning=True)
+        pin = safe_pin(found, self._known(), report.in_force) if self.pin is None else None
+        return [note] if pin is None else [note, *self._set_pin(Pinned(pin), now_ns)]
 
     def _take_answer(self, answer: Answered, now_ns: int) -> list[Effect]:
         self.last_message_ns = now_ns

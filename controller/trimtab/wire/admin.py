@@ -55,6 +55,7 @@ def engine_message(
         profile=admin_pb2.ProfileState(
             name=session.profile.name, ignored=bounds.clipped(session.profile.ignored, MAX_WHY)
         ),
+        rank_divergence=_divergence_text(session),
     )
     if session.pin is not None:
         message.pin.CopyFrom(pin_message(session.pin.pin, session.pin.remaining_s(now_ns)))
@@ -91,6 +92,11 @@ def _timestamp(then_ns: int, now_ns: int, wall_ns: int) -> Timestamp:
     return message
 
 
+def _divergence_text(session: EngineSession) -> str:
+    found = session.divergence
+    return "" if found is None else bounds.clipped(f"at step {found.step}: {found.what}", MAX_WHY)
+
+
 def _in_force_message(in_force: InForce) -> control_pb2.InForce:
     return control_pb2.InForce(
         source=SOURCE_TO_WIRE[in_force.source],
@@ -103,9 +109,8 @@ def _in_force_message(in_force: InForce) -> control_pb2.InForce:
 
 def _policy_message(session: EngineSession) -> admin_pb2.PolicyState:
     bands = session.decision.bands if session.decision else ()
-    alarms = session.decision.alarms if session.decision else ()
     messages = [_band_message(band) for band in bands]
-    return admin_pb2.PolicyState(name=session.policy_name, bands=messages, alarms=alarms)
+    return admin_pb2.PolicyState(name=session.policy_name, bands=messages, alarms=session.alarms)
 
 
 def _band_message(band: BandDecision) -> admin_pb2.BandDecision:

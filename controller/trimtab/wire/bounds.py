@@ -20,6 +20,8 @@ MAX_STEPS = 64
 MAX_HOOKS = 256
 MAX_GRAPH_SIZES = 1024
 MAX_RANKS = 65_536
+# Ranks of one engine that report what they chose: no host has more GPUs.
+MAX_TEAM = 1024
 MAX_REQUESTS = 1 << 20
 # Serial numbers, clocks and token counts: room for centuries, and sums still fit 64 bits.
 MAX_COUNT = 1 << 62

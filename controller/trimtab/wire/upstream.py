@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trimtab.domain import CostKey, EngineInfo, EngineKey, InForce, Pin, Report, Source
+from trimtab.domain import CostKey, EngineInfo, EngineKey, InForce, Pin, RankStep, Report, Source
 from trimtab.errors import WireError
 from trimtab.session.events import Answered
 from trimtab.wire import bounds
@@ -22,13 +22,13 @@ REFUSALS: dict[int, str] = {number: name.removeprefix("REFUSAL_").lower() for na
 MAX_PIN_REMAINING_S = 366 * 86_400.0
 SHORT_TEXTS = {
     "software": ("plugin_version", "sglang_version", "python_version", "torch_version", "plugin_digest"),
-    "topology": ("host",),
+    "topology": ("host", "summary"),
     "speculation": (
         "algorithm", "attention_backend", "device", "device_name", "dtype", "kv_cache_dtype", "weight_version",
     ),
 }  # fmt: skip
 PATHS = ("model", "draft_model")
-RANKS = ("tp_size", "pp_size", "dp_size", "dp_rank")
+RANKS = ("tp_size", "pp_size", "dp_size", "dp_rank", "nodes", "ranks")
 
 
 def read_hello(message: pb.Hello) -> tuple[EngineInfo, pb.Hello]:
@@ -101,6 +101,10 @@ def read_report(message: pb.Report) -> tuple[Report, Counter[str]]:
         last_step_age_ns=age_ns if message.HasField("last_step_age_ns") else None,
         waiting_requests=bounds.whole("report.waiting_requests", message.waiting_requests, bounds.MAX_REQUESTS),
         running_requests=bounds.whole("report.running_requests", message.running_requests, bounds.MAX_REQUESTS),
+        ranks=tuple(
+            _read_rank(f"report.ranks[{i}]", rank)
+            for i, rank in enumerate(bounds.at_most("report.ranks", message.ranks, bounds.MAX_TEAM))
+        ),
     )
     return report, refused
 
@@ -116,6 +120,16 @@ def read_ack(message: pb.Ack) -> Answered:
         accepted=message.accepted,
         refusal="" if message.accepted else refusal,
         detail=bounds.clipped(message.detail),
+    )
+
+
+def _read_rank(field: str, message: pb.RankStep) -> RankStep:
+    return RankStep(
+        rank=bounds.whole(f"{field}.rank", message.rank, bounds.MAX_RANKS),
+        step=bounds.whole(f"{field}.step", message.step),
+        mode=mode_from_wire(f"{field}.mode", message.mode),
+        batch_size=bounds.whole(f"{field}.batch_size", message.batch_size, bounds.MAX_REQUESTS),
+        digest=message.digest,
     )
 
 

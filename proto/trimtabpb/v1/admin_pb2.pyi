@@ -140,8 +140,11 @@ class Engine(_message.Message):
     CONNECTED_AT_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
+    RANK_DIVERGENCE_FIELD_NUMBER: _builtins.int
     engine_id: _builtins.str
     state: Global___Engine.State.ValueType
+    rank_divergence: _builtins.str
+    """What the engine's ranks disagreed about, for people; empty while they choose the same."""
     @_builtins.property
     def hello(self) -> _control_pb2.Hello: ...
     @_builtins.property
@@ -186,10 +189,11 @@ class Engine(_message.Message):
         connected_at: _timestamp_pb2.Timestamp | None = ...,
         refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         profile: Global___ProfileState | None = ...,
+        rank_divergence: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "engine_id", b"engine_id", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile", "refused", b"refused", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "engine_id", b"engine_id", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile", "rank_divergence", b"rank_divergence", "refused", b"refused", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -390,13 +390,26 @@ class Topology(_message.Message):
     DP_RANK_FIELD_NUMBER: _builtins.int
     DP_ATTENTION_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    SUMMARY_FIELD_NUMBER: _builtins.int
     tp_size: _builtins.int
     pp_size: _builtins.int
     dp_size: _builtins.int
+    """Replicas of the server under plain data parallelism: each is an engine of its own, with the same
+    engine id, another `dp_rank` and a stream of its own. Under data-parallel attention its groups,
+    which are one engine and share one mode.
+    """
     dp_rank: _builtins.int
     """Rank of this replica under plain data parallelism; 0 otherwise."""
     dp_attention: _builtins.bool
     host: _builtins.str
+    nodes: _builtins.int
+    """Hosts that the server spans."""
+    ranks: _builtins.int
+    """Scheduler processes that adopt every decision at the same iteration; 1 for a single rank."""
+    summary: _builtins.str
+    """The arrangement in words, for people."""
     def __init__(
         self,
         *,
@@ -406,10 +419,13 @@ class Topology(_message.Message):
         dp_rank: _builtins.int = ...,
         dp_attention: _builtins.bool = ...,
         host: _builtins.str = ...,
+        nodes: _builtins.int = ...,
+        ranks: _builtins.int = ...,
+        summary: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_attention", b"dp_attention", "dp_rank", b"dp_rank", "dp_size", b"dp_size", "host", b"host", "pp_size", b"pp_size", "tp_size", b"tp_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dp_attention", b"dp_attention", "dp_rank", b"dp_rank", "dp_size", b"dp_size", "host", b"host", "nodes", b"nodes", "pp_size", b"pp_size", "ranks", b"ranks", "summary", b"summary", "tp_size", b"tp_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -665,6 +681,7 @@ class Report(_message.Message):
     LAST_STEP_AGE_NS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """1, 2, 3 ... on one stream: gaps and duplicates are visible."""
     now_ns: _builtins.int
@@ -684,6 +701,10 @@ class Report(_message.Message):
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Rows and samples that were left out, by reason, since the engine started."""
 
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankStep]:
+        """Every rank at one decode step, the newest that all of them have chosen. Empty for a single rank."""
+
     def __init__(
         self,
         *,
@@ -697,16 +718,56 @@ class Report(_message.Message):
         last_step_age_ns: _builtins.int | None = ...,
         waiting_requests: _builtins.int = ...,
         running_requests: _builtins.int = ...,
+        ranks: _abc.Iterable[Global___RankStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "decode_steps", b"decode_steps", "dropped", b"dropped", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "now_ns", b"now_ns", "rows", b"rows", "running_requests", b"running_requests", "seq", b"seq", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "decode_steps", b"decode_steps", "dropped", b"dropped", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "now_ns", b"now_ns", "ranks", b"ranks", "rows", b"rows", "running_requests", b"running_requests", "seq", b"seq", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_step_age_ns: _TypeAlias = _typing.Literal["last_step_age_ns"]  # noqa: Y015
     _WhichOneofArgType__last_step_age_ns: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_step_age_ns) -> _WhichOneofReturnType__last_step_age_ns | None: ...
 
 Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class RankStep(_message.Message):
+    """What a rank chose at a decode step. Ranks at the same step whose digests differ have parted: their
+    collectives no longer fit together. The controller then raises the alarm "rank_divergence" and pins
+    the engine to the mode in force.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    BATCH_SIZE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    step: _builtins.int
+    batch_size: _builtins.int
+    """Batch size that read the table: the same on every rank."""
+    digest: _builtins.int
+    """Of (step, mode, batch size) of every step up to this one."""
+    @_builtins.property
+    def mode(self) -> Global___Mode: ...
+    def __init__(
+        self,
+        *,
+        rank: _builtins.int = ...,
+        step: _builtins.int = ...,
+        mode: Global___Mode | None = ...,
+        batch_size: _builtins.int = ...,
+        digest: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_size", b"batch_size", "digest", b"digest", "mode", b"mode", "rank", b"rank", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankStep: _TypeAlias = RankStep  # noqa: Y015
 
 @_typing.final
 class StepRows(_message.Message):
@@ -784,7 +845,9 @@ class StepRows(_message.Message):
 
     @_builtins.property
     def batch_size(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Requests in the batch on this rank; the size it was padded to; over all data-parallel ranks."""
+        """Requests in the batch on this rank; the size it was padded to; the largest batch of all ranks
+        under data-parallel attention, where that reads the table (absent elsewhere).
+        """
 
     @_builtins.property
     def padded_batch_size(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...

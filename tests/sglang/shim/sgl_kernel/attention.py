@@ -21,7 +21,7 @@ def decode_attention_cpu(
     if k is not None:
         k_buffer[slots] = k.view(-1, *k_buffer.shape[1:]).to(k_buffer.dtype)
         v_buffer[slots] = v.view(-1, *v_buffer.shape[1:]).to(v_buffer.dtype)
-    for i, (request, length) in enumerate(zip(req_indices.tolist(), seq_lens.tolist(), strict=True)):
+    for i, (request, length) in enumerate(zip(req_indices.tolist(), seq_lens.tolist(), strict=False)):
         seen = req_to_token[request, :length].long()
         mask = _within(window, torch.ones(1, length, dtype=torch.bool), torch.tensor([length - 1]))
         out[i : i + 1] = _attend(q[i : i + 1], k_buffer[seen], v_buffer[seen], mask, scaling, logit_cap).to(out.dtype)
@@ -36,11 +36,13 @@ def extend_attention_cpu(
     """Attend with the last `extend_lens[i]` tokens of each request into `out`.
 
     Their keys and values are in the buffers already. `tree_mask` is flat, one (n, n) block a request (SGLang's
-    QLEN_ONLY): which of the n new tokens a new token may look at.
+    QLEN_ONLY): which of the n new tokens a new token may look at. Under data-parallel attention SGLang pads the
+    requests and their tokens, not the lengths: what has no length gets zeros.
     """
     _refuse(is_cross, sinks)
     block_at = 0
-    lengths = zip(req_indices.tolist(), seq_lens.tolist(), extend_lens.tolist(), extend_starts.tolist(), strict=True)
+    out.zero_()
+    lengths = zip(req_indices.tolist(), seq_lens.tolist(), extend_lens.tolist(), extend_starts.tolist(), strict=False)
     for request, length, n_new, start in lengths:
         if n_new == 0:
             continue
