@@ -30,18 +30,17 @@ def facts(server: dict[str, Any] | None = None, **fields: Any) -> EngineFacts:
 
 HOOKED = [HookStatus("a.b", True)]
 NO_PLACE = [HookStatus("a.b", True), HookStatus("c.d", False, "this SGLang has no such place")]
-SINGLE = "this version acts on a single rank only"
 
 REASONS: list[tuple[EngineFacts, list[HookStatus], bool, list[str]]] = [
     (facts(), HOOKED, True, []),
     (facts(), NO_PLACE, True, ["hook not in place: c.d: this SGLang has no such place"]),
     (facts(), HOOKED, False, ["SGLang 0.5.23 is not one that this plugin was tried with"]),
-    (facts(ranks=Ranks(tp_size=2)), HOOKED, True, [f"tensor parallel size 2: {SINGLE}"]),
+    (facts(ranks=Ranks(tp_size=4, dp_size=8)), HOOKED, True, []),
     (
-        facts(ranks=Ranks(tp_size=4, pp_size=2, dp_size=8)),
+        facts(ranks=Ranks(tp_size=4, pp_size=2)),
         HOOKED,
         True,
-        [f"{name} parallel size {n}: {SINGLE}" for name, n in (("tensor", 4), ("pipeline", 2), ("data", 8))],
+        ["pipeline parallel size 2: only the last stage drafts; not supported"],
     ),
     (facts(candidate_steps=(3,)), HOOKED, True, ["only one candidate step count: [3]"]),
     (

@@ -133,6 +133,7 @@ HEALTHY: dict[str, Any] = {
         {"target": "sglang.a.b", "applied": True, "reason": ""},
         {"target": "sglang.c.d", "applied": False, "reason": "SGLang did not apply it"},
     ],
+    "topologies": [{"what": "one rank", "outcome": "acts"}],
     "would_be_refused": [{"what": "plain_native", "outcome": "refused (NO_STATE)"}],
 }
 PAGES: list[tuple[dict[str, Any], list[str]]] = [
@@ -143,6 +144,8 @@ PAGES: list[tuple[dict[str, Any], list[str]]] = [
             "Mode act, controller unix:/run/x.sock",
             "  hooked  sglang.a.b",
             "  MISSING sglang.c.d: SGLang did not apply it",
+            "Ranks:",
+            "  one rank: acts",
             "What would be refused:",
             "  plain_native: refused (NO_STATE)",
         ],
@@ -152,6 +155,8 @@ PAGES: list[tuple[dict[str, Any], list[str]]] = [
         [
             "SGLang 0.6.0: NOT known to this plugin: it will only observe",
             "Mode act, controller unix:/run/x.sock",
+            "Ranks:",
+            "  one rank: acts",
             "What would be refused:",
         ],
     ),
@@ -160,6 +165,8 @@ PAGES: list[tuple[dict[str, Any], list[str]]] = [
         [
             "SGLang 0.5.23: known to this plugin",
             "The plugin stays off: TRIMTAB_MODE is 'on'",
+            "Ranks:",
+            "  one rank: acts",
             "What would be refused:",
         ],
     ),
@@ -168,6 +175,8 @@ PAGES: list[tuple[dict[str, Any], list[str]]] = [
         [
             "SGLang 0.5.23: known to this plugin",
             "The plugin is off (TRIMTAB_MODE=off): nothing is hooked.",
+            "Ranks:",
+            "  one rank: acts",
             "What would be refused:",
         ],
     ),

@@ -28,7 +28,7 @@ def test_a_row_holds_what_was_launched_and_what_came_of_it() -> None:
         "lease_version": 7, "table_entry": 2, "batch_size": 3, "padded_batch_size": 4, "offered": (3, 2, 1),
         "accepted": (2, 1, 1), "fresh_requests": 3, "emitted_tokens": 7, "step_ns": 8 * MS, "wall_gap_ns": 8 * MS,
         "prefill_tokens": 0, "context_tokens_sum": 600, "context_tokens_max": 300,
-        "retracted_requests": 0, "accepted_worst_decile": 0, "flags": GRAPH | WARM_UP,
+        "retracted_requests": 0, "accepted_worst_decile": 0, "flags": GRAPH | WARM_UP, "global_batch_size": -1,
     }  # fmt: skip
 
 

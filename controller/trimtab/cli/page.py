@@ -53,8 +53,9 @@ def _identity(engine: EngineDetail) -> Iterator[Line]:
     yield "boot", f"{engine.boot_id or '-'}, connected since {engine.connected_at or '-'}"
     yield "model", f"{_text(spec.get('model'))}, {_named(spec, 'draft_model', 'weight_version')}"
     yield "software", _named(software, "plugin_version", "sglang_version", "python_version", "torch_version")
-    yield "topology", _named(
-        topology, "tp_size", "pp_size", "dp_size", "dp_rank", "dp_attention", "ranks", "nodes", "host"
+    yield (
+        "topology",
+        _named(topology, "tp_size", "pp_size", "dp_size", "dp_rank", "dp_attention", "ranks", "nodes", "host"),
     )
     yield "speculation", _named(
         spec, "algorithm", "topk", "adaptive", "initial_steps", "candidate_steps", "rejection_sampling",

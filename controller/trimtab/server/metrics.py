@@ -60,7 +60,7 @@ PER_ENGINE = (
     ),
     PerEngine(
         "trimtab_engine_ranks_agree",
-        "1 while all ranks of an engine choose the same mode at the same step, 0 once they did not; absent for a single "
+        "1 while all ranks of an engine choose the same mode at the same step, 0 once they did not; absent for one "
         "rank. At 0 the engine is pinned and may hang or die: `trimtab show ENGINE` says what differs; restart it.",
         lambda s: float(not s.engine.rank_divergence) if s.engine.hello.topology.ranks > 1 else None,
     ),
