@@ -6,7 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 PLUGIN_GROUP = "sglang.srt.plugins"
-PLUGINS = ("sglang_cpu", "step_log", "trimtab")
+PLUGINS = ("sglang_cpu", "step_log", "launch_log", "rank_faults", "trimtab")
 
 
 def problems(sglang_version: str) -> list[str]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from step_log import StepLogReader
+from step_log import Launch, StepLogReader, read_launches
 
 HERE = Path(__file__).resolve().parent
 # Another environment made by install.sh, with another SGLang, can take the place of .venv-sglang.
@@ -71,7 +71,7 @@ class EngineSettings:
     """What kind of server to start.
 
     Attributes:
-        model: Folder below the tiny models: "cycle" or "noisy".
+        model: Folder below the tiny models: "cycle", "noisy" or "qwen3".
         speculation: "adaptive" (SGLang's own rule), "fixed" (3 steps) or "none".
         arguments: Further server arguments, without their dashes; an empty value is a switch.
         environment: Further environment variables.
@@ -129,6 +129,19 @@ class EngineServer:
     def engine_id(self) -> str:
         """The id that the plugin gives itself without TRIMTAB_ENGINE_ID: the host's name and the server's port."""
         return f"{platform.node()}:{self._port}"
+
+    @property
+    def ranks(self) -> int:
+        """Tensor-parallel ranks."""
+        return int(self.settings.arguments.get("tp-size", "1"))
+
+    def launches(self) -> list[list[Launch]]:
+        """Every decode launch so far, by rank; only of an engine with several."""
+        return [read_launches(self._folder / f"launches.{rank}") for rank in range(self.ranks)]
+
+    def has_ended(self) -> bool:
+        """Whether its process is gone."""
+        return self._process is None or self._process.poll() is not None
 
     def __enter__(self) -> EngineServer:
         self.launch()
@@ -252,6 +265,7 @@ class EngineServer:
             "SGLANG_CPU_STEP_LOG": str(self._folder / "steps"),
             # SGLang leaves the files of its sockets behind.
             "TMPDIR": str(self._folder),
+            **({"SGLANG_CPU_LAUNCH_LOG": str(self._folder / "launches")} if self.ranks > 1 else {}),
             **self.settings.environment,
         }  # fmt: skip
 

@@ -19,6 +19,15 @@ class LoggedStep:
     request_ids: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One decode launch of a rank; `requests` is 0 where the rank was idle and others were not."""
+
+    number: int
+    steps: int
+    requests: int
+
+
 class StepLogReader:
     """The decode steps of one engine so far, oldest first."""
 
@@ -52,6 +61,14 @@ class StepLogReader:
                 raise AssertionError(f"not within {timeout_s:g} s; {len(steps)} steps ran, the last: {last or 'none'}")
             time.sleep(0.02)
         return steps
+
+
+def read_launches(path: Path) -> list[Launch]:
+    """The launches of one rank so far, as its log has them."""
+    if not path.exists():
+        return []
+    lines = path.read_text().rpartition("\n")[0].splitlines()
+    return [Launch(*map(int, line.split())) for line in lines]
 
 
 def changes(steps: Sequence[LoggedStep]) -> int:

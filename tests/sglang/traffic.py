@@ -17,11 +17,14 @@ class Traffic:
 
     def __init__(self, engine: EngineServer, prompts: Sequence[Sequence[int]], tokens: int, concurrent: int) -> None:
         self.answers: list[Answer] = []
+        # Which prompt each answer belongs to.
+        self.asked: list[Sequence[int]] = []
         self._engine = engine
         self._prompts = prompts
         self._tokens = tokens
         self._numbers = count()
         self._over = threading.Event()
+        self._lock = threading.Lock()
         self._failures: list[BaseException] = []
         self._senders = [threading.Thread(target=self._send, name=f"traffic-{i}") for i in range(concurrent)]
 
@@ -46,6 +49,10 @@ class Traffic:
         while not self._over.is_set() and not self._failures:
             prompt = self._prompts[next(self._numbers) % len(self._prompts)]
             try:
-                self.answers.append(self._engine.generate(prompt, self._tokens))
+                answer = self._engine.generate(prompt, self._tokens)
+                # One after the other: each append is atomic, the pair is not.
+                with self._lock:
+                    self.answers.append(answer)
+                    self.asked.append(prompt)
             except BaseException as failure:  # noqa: BLE001
                 self._failures.append(failure)

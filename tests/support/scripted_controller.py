@@ -30,11 +30,12 @@ class ScriptedController(services.ControlServiceServicer):
     Args:
         welcoming: Say Welcome to every Hello.
         report_interval_s: What the Welcome asks for.
+        target: Where to listen, in the place of another one that is gone; a socket of its own without.
     """
 
-    def __init__(self, welcoming: bool = True, report_interval_s: float = 0.1) -> None:
+    def __init__(self, welcoming: bool = True, report_interval_s: float = 0.1, target: str = "") -> None:
         self._directory = tempfile.mkdtemp(prefix="trimtab-")
-        self.target = f"unix:{self._directory}/c.sock"
+        self.target = target or f"unix:{self._directory}/c.sock"
         self._welcoming = welcoming
         self._interval_ms = round(report_interval_s * 1e3)
         self._nonce = 0
@@ -105,6 +106,12 @@ class ScriptedController(services.ControlServiceServicer):
     def next_report(self) -> pb.Report:
         """The next report."""
         return self._next("report").report
+
+    def forget_reports(self) -> None:
+        """Everything heard so far is old news."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._heard.get_nowait()
 
     def next_ack(self) -> pb.Ack:
         """The next answer to a lease."""
