@@ -143,6 +143,8 @@ class Plugin:
             self.meet()
             self.observe_reasons += [self._apart] if self._apart else []
         self.facts = facts
+        if not facts.ranks.speaks:
+            self.recorder.keep_nothing()
         host.bind_step_path(self, self.registry)
         if facts.ranks.speaks:
             self._say_hello_to_the_log(facts)

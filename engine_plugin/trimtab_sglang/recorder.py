@@ -105,6 +105,11 @@ class Recorder:
         self.now_ns = 0
         self.prefill_tokens = 0
 
+    def keep_nothing(self) -> None:
+        """Before the first step: rows and requests go as they come, on a rank where nobody drains the ring."""
+        self.ring = deque(maxlen=0)
+        self.released = deque(maxlen=0)
+
     def launched_prefill(self, tokens: int) -> None:
         """A prefill was launched: the next decode step is behind a gap."""
         self.gap = True

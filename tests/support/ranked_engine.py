@@ -94,7 +94,11 @@ class RankedEngine:
                 prepare(rank, plugin)
 
         self._made[rank] = EmbeddedEngine(
-            settings, DrawnWorld(7, chance), linked=linked and rank == 0, before_start=before_start
+            settings,
+            DrawnWorld(7, chance),
+            linked=linked and rank == 0,
+            prepare=lambda shape: setattr(shape.Scheduler, "tp_rank", rank),
+            before_start=before_start,
         )
 
     # -- what the engine does --------------------------------------------------------------------

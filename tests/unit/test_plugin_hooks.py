@@ -203,6 +203,21 @@ def test_released_requests_stay_bounded_where_no_decode_result_comes() -> None:
     assert len(engine.plugin.recorder.released) == MAX_RELEASED
 
 
+def test_a_rank_that_does_not_speak_keeps_no_row_and_no_request() -> None:
+    def prepare(shape: Any) -> None:
+        shape.Scheduler.tp_rank = 1
+
+    engine = EmbeddedEngine(prepare=prepare)
+    (request, _) = engine.admit(2)
+    engine.decode(5)
+    engine.drop(request)
+    engine.decode(5)
+    recorder = engine.plugin.recorder
+    assert (len(recorder.ring), len(recorder.released)) == (0, 0)
+    assert not engine.plugin.fuse.blown
+    assert engine.plugin.link is None
+
+
 def test_the_recorder_hands_out_released_requests_once() -> None:
     recorder = Recorder()
     recorder.released.append("a")
