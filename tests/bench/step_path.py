@@ -7,6 +7,7 @@ world does nothing, so the two are compared on the scheduler's own work.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ from typing import Any
 
 from support.daemon_process import DaemonProcess
 from support.hooked_engine import fresh_copy
+from support.ranked_engine import DictStore
 from trimtab.demo.embedded_registry import EmbeddedRegistry
 from trimtab_sglang import host
+from trimtab_sglang.handshake import World, shake_hands
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.settings import PluginSettings
 
@@ -71,12 +74,14 @@ class Bench:
 
 
 @contextmanager
-def hooked(batch_size: int, daemon: DaemonProcess) -> Iterator[Bench]:
-    """A scheduler with the plugin, connected to the daemon and under a lease."""
+def hooked(batch_size: int, daemon: DaemonProcess, ranks: int = 1) -> Iterator[Bench]:
+    """A scheduler with the plugin, connected to the daemon and under a lease; the first of so many ranks."""
     shape = fresh_copy()
     registry = EmbeddedRegistry(shape)
     settings = PluginSettings(controller=daemon.target, engine_id=f"bench-{batch_size}")
     plugin = Plugin(settings, registry, shape.ForwardMode.DECODE)
+    if ranks > 1:
+        _among(ranks, plugin)
     host.install(plugin, registry)
     bench = Bench(shape, batch_size, plugin)
     deadline = time.monotonic() + 20
@@ -88,6 +93,14 @@ def hooked(batch_size: int, daemon: DaemonProcess) -> Iterator[Bench]:
     assert plugin.link is not None
     assert not plugin.fuse.blown
     plugin.link.stop()
+
+
+def _among(ranks: int, plugin: Plugin) -> None:
+    """Let the plugin find other ranks, which shake hands and then do nothing."""
+    store = DictStore()
+    plugin.world = lambda: World(0, ranks, store)
+    for rank in range(1, ranks):
+        threading.Thread(target=shake_hands, args=(World(rank, ranks, store), plugin.digest), daemon=True).start()
 
 
 @dataclass(frozen=True)
