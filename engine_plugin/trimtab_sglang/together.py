@@ -91,27 +91,40 @@ class Team:
 
 
 def steps_chooser(policy: LeasedPolicy, stock: StockPolicy, machine: LeaseMachine, fuse: Fuse, team: Team) -> Hook:
-    """Chooses the steps of a launch, the same on every rank, and notes them."""
-    choose, note, stock_steps_for = machine.choose, team.words.noter(team.rank), stock.get_steps_for_batch
+    """Chooses the steps of a launch, the same on every rank."""
+    choose, stock_steps_for = mode_chooser(machine, fuse, team), stock.get_steps_for_batch
 
     def get_steps_for_batch(batch_size: int, *args: Any, **kwargs: Any) -> int:
         batch_size = team.batch_size or batch_size
         policy.stock_steps = steps = stock_steps_for(batch_size, *args, **kwargs)
+        mode = choose(batch_size, steps)
+        return steps if mode is None else mode.steps
+
+    return get_steps_for_batch
+
+
+def mode_chooser(machine: LeaseMachine, fuse: Fuse, team: Team) -> Callable[[int, int], Mode | None]:
+    """Chooses the mode of a launch, `choose(batch_size, own_steps)`, the same on every rank, and notes it.
+
+    Called once for every decode launch, with the batch size that reads the table and the steps that the engine's own
+    policy wants; None lets it have them. Never raises.
+    """
+    ask, note = machine.choose, team.words.noter(team.rank)
+
+    def choose(batch_size: int, own_steps: int) -> Mode | None:
         step, mean = machine.step, machine.mean
         try:
-            mode = choose(batch_size)
+            mode = ask(batch_size)
         except Exception as error:  # noqa: BLE001 - nothing of ours may reach the scheduler
             mode = what_others_choose(machine, batch_size, step, mean)
             fuse.blow("choosing the mode", error)
-        if mode is not None:
-            steps = mode.steps
         try:
-            note(step + 1, mode, steps, batch_size)
+            note(step + 1, mode, own_steps, batch_size)
         except Exception as error:  # noqa: BLE001
             fuse.blow("noting the mode", error)
-        return steps
+        return mode
 
-    return get_steps_for_batch
+    return choose
 
 
 def what_others_choose(machine: LeaseMachine, batch_size: int, step: int, mean: float) -> Mode | None:
