@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab_sglang.lease import Mode, modes_of
+from trimtab_sglang.lease import PLAIN_NATIVE, Mode, modes_of
+from trimtab_sglang.plain_offer import NOTHING_OFFERED, PlainOffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class HookStatus:
     target: str
     applied: bool
     reason: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,18 @@ class EngineFacts:
     kv_capacity_tokens: int = 0
     device_name: str = ""
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    plain: PlainOffer = NOTHING_OFFERED
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Modes that a lease can ask for."""
-        return modes_of(self.candidate_steps)
+        """Modes that a lease can ask for. Beside a fixed-step server these are its steps and native plain."""
+        steps = self.candidate_steps or ((self.fixed_steps,) if self.plain.native else ())
+        return tuple(sorted((*self.plain.modes, *modes_of(steps)), key=lambda mode: mode.steps))
+
+    @property
+    def fixed_steps(self) -> int:
+        """Steps of a server that has no others."""
+        return int(self.number("speculative_num_steps"))
 
     def text(self, name: str) -> str:
         """A server setting as text; empty if it is not set."""
@@ -69,13 +78,19 @@ class EngineFacts:
         return value if isinstance(value, int | float) else default
 
 
-def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_sizes: Sequence[int] | None) -> EngineFacts:
+def read_facts(
+    scheduler: Any,
+    candidate_steps: Sequence[int] | None,
+    graph_sizes: Sequence[int] | None,
+    plain: PlainOffer = NOTHING_OFFERED,
+) -> EngineFacts:
     """The facts of a complete scheduler.
 
     Args:
         scheduler: SGLang's `Scheduler`.
         candidate_steps: Steps of the policy that we decorate; None where SGLang built none.
         graph_sizes: Sizes with captured graphs as that policy was told, or None.
+        plain: Plain modes besides zero steps.
     """
     server = server_settings(scheduler.server_args)
     return EngineFacts(
@@ -88,6 +103,7 @@ def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_size
         max_running_requests=int(getattr(scheduler, "max_running_requests", 0) or 0),
         kv_capacity_tokens=int(getattr(scheduler, "max_total_num_tokens", 0) or 0),
         device_name=device_name(str(server.get("device") or "")),
+        plain=plain,
     )
 
 
@@ -182,17 +198,21 @@ def _graph_sizes(server: Mapping[str, Any]) -> tuple[int, ...]:
 
 def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_version: bool) -> list[str]:
     """Why the plugin may only report beside this server; empty if it may act."""
-    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied]
+    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied and not h.optional]
     if not known_version:
         reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
     ranks = facts.ranks
     for name, size in (("tensor", ranks.tp_size), ("pipeline", ranks.pp_size), ("data", ranks.dp_size)):
         if size > 1:
             reasons.append(f"{name} parallel size {size}: this version acts on a single rank only")
-    if not facts.adaptive:
-        reasons.append(_why_not_adaptive(facts))
-    elif len(facts.candidate_steps) < 2:
+    if facts.plain.native or (facts.adaptive and len(facts.candidate_steps) > 1):
+        return reasons
+    if facts.adaptive:
         reasons.append(f"only one candidate step count: {list(facts.candidate_steps)}")
+    else:
+        reasons.append(_why_not_adaptive(facts))
+    if facts.text("speculative_algorithm"):
+        reasons += [f"no {mode}: {why}" for mode, why in facts.plain.refused.items() if mode == PLAIN_NATIVE]
     return reasons
 
 

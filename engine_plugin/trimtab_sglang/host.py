@@ -64,6 +64,7 @@ class HookPlace:
         build: Makes the hook for a plugin; for "around" takes the original as well and makes the method.
         parameters: What the target takes, by name; a target that takes anything else is not hooked.
         acting_only: Not needed to observe.
+        optional: Not needed to act: without it native plain is not offered.
     """
 
     target: str
@@ -71,12 +72,21 @@ class HookPlace:
     build: Callable[..., hooks.Hook]
     parameters: tuple[str, ...] | None = None
     acting_only: bool = False
+    optional: bool = False
 
 
 MANAGERS = "sglang.srt.managers"
 COMPONENTS = f"{MANAGERS}.scheduler_components"
 HOOK_TABLE: tuple[HookPlace, ...] = (
     HookPlace(f"{MANAGERS}.scheduler.Scheduler.__init__", HookKind.AFTER, hooks.after_scheduler_init),
+    HookPlace(
+        f"{MANAGERS}.scheduler.Scheduler.init_all_cuda_graphs",
+        HookKind.AFTER,
+        hooks.after_cuda_graphs,
+        ("self",),
+        acting_only=True,
+        optional=True,
+    ),
     HookPlace(
         f"{COMPONENTS}.request_receiver.SchedulerRequestReceiver._pull_raw_reqs",
         HookKind.AROUND,
@@ -138,13 +148,13 @@ def _replace_policy(plugin: Plugin, registry: Registry) -> None:
 
 def hook_status(registry: Registry, acting: bool) -> list[HookStatus]:
     """Every place of the table and whether our hook is in it."""
-    places: list[tuple[str, tuple[str, ...] | None]] = [(POLICY_CLASS, None)] if acting else []
-    places += [(place.target, place.parameters) for place in HOOK_TABLE if acting or not place.acting_only]
+    places: list[tuple[str, tuple[str, ...] | None, bool]] = [(POLICY_CLASS, None, False)] if acting else []
+    places += [(p.target, p.parameters, p.optional) for p in HOOK_TABLE if acting or not p.acting_only]
     status = []
-    for target, parameters in places:
+    for target, parameters, optional in places:
         unfit = _unfit(registry, target, parameters)
         applied = not unfit and registry.applied(target)
-        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it")))
+        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it"), optional))
     return status
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang import host
-from trimtab_sglang.facts import EngineFacts, HookStatus, read_facts, reasons_to_observe
+from trimtab_sglang.facts import EngineFacts, HookStatus, read_facts, reasons_to_observe, server_settings
 from trimtab_sglang.fuse import Fuse
 from trimtab_sglang.lease import PLAIN_NATIVE, LeaseMachine
-from trimtab_sglang.policy import LeasedPolicy
+from trimtab_sglang.native_plain import NativePlain
+from trimtab_sglang.plain_offer import PlainOffer, offer, why_not_cold
+from trimtab_sglang.plain_start import DeviceRounds, PlainStart, can_skip_draft_extend
+from trimtab_sglang.policy import FixedSteps, LeasedPolicy
 from trimtab_sglang.ranks import Mailbox, Posted
 from trimtab_sglang.recorder import Recorder
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
@@ -45,6 +48,8 @@ class Plugin:
         scheduler: SGLang's scheduler; None until it is complete.
         link: The stream to the controller; None before the start and on ranks that do not speak.
         sweep: The start-up sweep; None before the start, and if nobody asked for one.
+        plain: What native plain runs on, as built while the server started.
+        native: Runs native and cold plain; None where neither is offered.
     """
 
     def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
@@ -63,6 +68,8 @@ class Plugin:
         self.scheduler: Any = None
         self.link: Link | None = None
         self.sweep: Sweep | None = None
+        self.plain = PlainStart()
+        self.native: NativePlain | None = None
         self.plain_mode = PLAIN_NATIVE
         self.digest = digest()
 
@@ -84,6 +91,7 @@ class Plugin:
             scheduler,
             candidate_steps=controller.candidate_steps if controller is not None else None,
             graph_sizes=self.policy.graph_batch_sizes if self.policy else None,
+            plain=self._plain_offer(scheduler, controller),
         )
         self.hooks = host.hook_status(self.registry, self.may_act)
         self.observe_reasons = reasons_to_observe(facts, self.hooks, host.is_known(facts.sglang_version))
@@ -92,9 +100,27 @@ class Plugin:
         elif facts.adaptive and getattr(controller, "params", None) is not self.policy:
             self.observe_reasons.append("another plugin replaced SGLang's adaptive policy after this one")
         self.facts = facts
+        if self.acts and facts.plain.modes:
+            self._offer_plain(scheduler.draft_worker, facts)
         host.bind_step_path(self, self.registry)
         if facts.ranks.speaks:
             self._say_hello_to_the_log(facts)
+
+    def _plain_offer(self, scheduler: Any, controller: Any) -> PlainOffer:
+        server = server_settings(scheduler.server_args)
+        zero_steps = controller is not None and 0 in controller.candidate_steps
+        return offer(self.plain.refusal, why_not_cold(server, zero_steps, can_skip_draft_extend()), self.plain.memory)
+
+    def _offer_plain(self, worker: Any, facts: EngineFacts) -> None:
+        """Make native and cold plain ready to be asked for."""
+        policy = self.policy if facts.adaptive else LeasedPolicy(FixedSteps(facts.fixed_steps), self)
+        if policy is not None:
+            rounds = self.plain.rounds or DeviceRounds(worker)
+            self.native = NativePlain(
+                worker, rounds, policy, self.machine, self.recorder, self.fuse, self.decode_forward_mode,
+                always=not facts.adaptive,
+            )  # fmt: skip
+            self.native.follow()
 
     def _say_hello_to_the_log(self, facts: EngineFacts) -> None:
         if self.observe_reasons:

@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 MAX_LABELS = 64
 DEFAULT_SWEEP_SECONDS = 20.0
 SWEEP_SECONDS = (1.0, 600.0)
+DEFAULT_CATCH_UP_MIB = 256
+CATCH_UP_MIB = (1, 65_536)
 MAX_TEXT = 256
 
 
@@ -39,6 +41,8 @@ class PluginSettings:
         labels: `TRIMTAB_LABELS`: `key=value,key=value`.
         sweep: `TRIMTAB_SWEEP`: measure every mode with dummy requests at start-up.
         sweep_seconds: `TRIMTAB_SWEEP_SECONDS`: how long that may take.
+        native_plain: `TRIMTAB_NATIVE_PLAIN`: capture a decode graph at start-up, and offer native plain.
+        catch_up_mib: `TRIMTAB_CATCH_UP_MIB`: memory for the hidden states that the draft model catches up with.
     """
 
     mode: PluginMode = PluginMode.ACT
@@ -47,6 +51,8 @@ class PluginSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     sweep: bool = False
     sweep_seconds: float = DEFAULT_SWEEP_SECONDS
+    native_plain: bool = True
+    catch_up_mib: int = DEFAULT_CATCH_UP_MIB
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -59,6 +65,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         labels=_labels(environ.get("TRIMTAB_LABELS", "").strip()),
         sweep=_switch("TRIMTAB_SWEEP", environ.get("TRIMTAB_SWEEP", "").strip()),
         sweep_seconds=_seconds("TRIMTAB_SWEEP_SECONDS", environ.get("TRIMTAB_SWEEP_SECONDS", "").strip()),
+        native_plain=_switch("TRIMTAB_NATIVE_PLAIN", environ.get("TRIMTAB_NATIVE_PLAIN", "").strip() or "1"),
+        catch_up_mib=_mib("TRIMTAB_CATCH_UP_MIB", environ.get("TRIMTAB_CATCH_UP_MIB", "").strip()),
     )
 
 
@@ -120,6 +128,14 @@ def _seconds(variable: str, text: str) -> float:
     if not low <= seconds <= high:
         raise SettingError(f"{variable} is {text!r}; it takes seconds, {low:g} to {high:g}")
     return seconds
+
+
+def _mib(variable: str, text: str) -> int:
+    low, high = CATCH_UP_MIB
+    text = text or str(DEFAULT_CATCH_UP_MIB)
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise SettingError(f"{variable} is {text!r}; it takes mebibytes, {low} to {high}")
+    return int(text)
 
 
 def _text(variable: str, text: str) -> str:

@@ -26,9 +26,11 @@ def test_a_row_holds_what_was_launched_and_what_came_of_it() -> None:
     assert asdict(row) == {
         "launch_id": 2, "step": 22, "result_ns": 18 * MS, "mode": {"kind": "speculate", "steps": 3},
         "lease_version": 7, "table_entry": 2, "batch_size": 3, "padded_batch_size": 4, "offered": (3, 2, 1),
-        "accepted": (2, 1, 1), "fresh_requests": 3, "emitted_tokens": 7, "step_ns": 8 * MS, "wall_gap_ns": 8 * MS,
+        "accepted": (2, 1, 1), "fresh_requests": 3, "stale_offered": (), "stale_accepted": (), "stale_requests": 0,
+        "emitted_tokens": 7, "step_ns": 8 * MS, "wall_gap_ns": 8 * MS,
         "prefill_tokens": 0, "context_tokens_sum": 600, "context_tokens_max": 300,
-        "retracted_requests": 0, "accepted_worst_decile": 0, "flags": GRAPH | WARM_UP,
+        "retracted_requests": 0, "accepted_worst_decile": 0, "catch_up_ns": ABSENT, "flags": GRAPH | WARM_UP,
+        "missed_tokens": 0, "caught_up_tokens": 0,
     }  # fmt: skip
 
 

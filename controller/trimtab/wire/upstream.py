@@ -101,6 +101,7 @@ def read_report(message: pb.Report) -> tuple[Report, Counter[str]]:
         last_step_age_ns=age_ns if message.HasField("last_step_age_ns") else None,
         waiting_requests=bounds.whole("report.waiting_requests", message.waiting_requests, bounds.MAX_REQUESTS),
         running_requests=bounds.whole("report.running_requests", message.running_requests, bounds.MAX_REQUESTS),
+        stale_resumes=bounds.whole("report.stale_resumes", message.stale_resumes),
     )
     return report, refused
 
@@ -175,6 +176,7 @@ def _check_numbers(message: pb.Hello) -> None:
     bounds.at_most("hello.graph_batch_sizes", message.graph_batch_sizes, bounds.MAX_GRAPH_SIZES)
     bounds.at_most("hello.observe_reasons", message.observe_reasons, bounds.MAX_LABELS)
     bounds.at_most("hello.hooks", message.hooks, bounds.MAX_HOOKS)
+    bounds.at_most("hello.plain.refused", message.plain.refused, bounds.MAX_MODES)
 
 
 def _clip_texts(message: pb.Hello) -> None:
@@ -182,6 +184,8 @@ def _clip_texts(message: pb.Hello) -> None:
     message.observe_reasons[:] = [bounds.clipped(reason) for reason in message.observe_reasons]
     for hook in message.hooks:
         hook.target, hook.reason = bounds.clipped(hook.target), bounds.clipped(hook.reason)
+    for refused in message.plain.refused:
+        refused.reason = bounds.clipped(refused.reason)
     if message.HasField("pin"):
         message.pin.reason, message.pin.owner = bounds.clipped(message.pin.reason), bounds.clipped(message.pin.owner)
     if message.HasField("in_force"):
