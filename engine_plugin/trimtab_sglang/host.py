@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab_sglang import hooks
+from trimtab_sglang import hooks, plain_check
 from trimtab_sglang.facts import HookStatus, sglang_version
 from trimtab_sglang.policy import leased_policy_class
 from trimtab_sglang.settings import PluginMode, SettingError, read_settings
@@ -216,10 +216,22 @@ class SglangRegistry:
 
 
 WOULD_BE_REFUSED = (
-    ("--speculative-adaptive missing or turned off by SGLang", "observes: there is one step count only"),
+    (
+        "--speculative-adaptive missing or turned off by SGLang",
+        "its one step count and plain_native are offered; without plain_native it observes",
+    ),
     ("--tp-size, --pp-size or --dp-size above 1", "observes: this version acts on a single rank only"),
     ("a lease or pin for steps that are not candidates", "refused (NO_STATE); what ran before goes on"),
-    ("plain_native, plain_cold", "refused (NO_STATE): this version offers plain_warm, SGLang's zero steps"),
+    (
+        "plain_native and plain_cold with rejection sampling or block verification",
+        "refused (NO_STATE): the next draft would be tested against stand-in probabilities",
+    ),
+    (
+        "plain_native with pipeline parallelism, data-parallel attention, two-batch overlap, pdmux, LoRA, "
+        "disaggregation, hierarchical sparse attention, encoder-decoder or hybrid (mamba) models",
+        "refused (NO_STATE) until proven: plain_warm, SGLang's zero steps, is offered",
+    ),
+    ("plain_native where its memory does not fit", "refused (NO_STATE), with the reason in `trimtab show`"),
 )
 
 
@@ -277,9 +289,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the self-check; exit status 1 if the plugin could not do what its mode asks for."""
     parser = argparse.ArgumentParser(prog="python -m trimtab_sglang.host", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print data")
+    plain_check.add_options(parser)
     options = parser.parse_args(arguments)
-    check = self_check()
-    print(json.dumps(check, indent=2) if options.json else render(check))
+    try:
+        plain = plain_check.expected(options)
+    except ValueError as error:
+        parser.error(str(error))
+    check = self_check() | {"plain": plain_check.as_json(plain)}
+    print(json.dumps(check, indent=2) if options.json else "\n".join([render(check), *plain_check.render(plain)]))
     healthy = check["version_known"] and not check["problem"] and all(hook["applied"] for hook in check["hooks"])
     return 0 if healthy else 1
 

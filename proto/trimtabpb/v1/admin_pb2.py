@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from trimtabpb.v1 import control_pb2 as trimtabpb_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18trimtabpb/v1/admin.proto\x12\ntrimtab.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1atrimtabpb/v1/control.proto\"\x8c\x01\n\x08Selector\x12\x12\n\nengine_ids\x18\x01 \x03(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x30\n\x06labels\x18\x03 \x03(\x0b\x32 .trimtab.v1.Selector.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa6\x05\n\x06\x45ngine\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.trimtab.v1.Engine.State\x12 \n\x05hello\x18\x03 \x01(\x0b\x32\x11.trimtab.v1.Hello\x12%\n\x08in_force\x18\x04 \x01(\x0b\x32\x13.trimtab.v1.InForce\x12\'\n\x06policy\x18\x05 \x01(\x0b\x32\x17.trimtab.v1.PolicyState\x12\x1c\n\x03pin\x18\x06 \x01(\x0b\x32\x0f.trimtab.v1.Pin\x12-\n\tpinned_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05lease\x18\x08 \x01(\x0b\x32\x16.trimtab.v1.LeaseState\x12&\n\x08measured\x18\t \x01(\x0b\x32\x14.trimtab.v1.Measured\x12\x33\n\x10last_message_age\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\x0c\x63onnected_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x07refused\x18\x0c \x03(\x0b\x32\x1f.trimtab.v1.Engine.RefusedEntry\x12)\n\x07profile\x18\r \x01(\x0b\x32\x18.trimtab.v1.ProfileState\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"^\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTATE_CONNECTED\x10\x01\x12\x11\n\rSTATE_STALLED\x10\x02\x12\x16\n\x12STATE_DISCONNECTED\x10\x03\"-\n\x0cProfileState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07ignored\x18\x02 \x01(\t\"T\n\x0bPolicyState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05\x62\x61nds\x18\x02 \x03(\x0b\x32\x18.trimtab.v1.BandDecision\x12\x0e\n\x06\x61larms\x18\x03 \x03(\t\"\x96\x01\n\x0c\x42\x61ndDecision\x12\x16\n\x0emin_batch_size\x18\x01 \x01(\r\x12\x1e\n\x04mode\x18\x02 \x01(\x0b\x32\x10.trimtab.v1.Mode\x12\x13\n\x0bprobability\x18\x03 \x01(\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12)\n\ncandidates\x18\x05 \x03(\x0b\x32\x15.trimtab.v1.Candidate\"\x8f\x02\n\tCandidate\x12\x1e\n\x04mode\x18\x01 \x01(\x0b\x32\x10.trimtab.v1.Mode\x12\x1c\n\x0f\x61\x63\x63\x65pted_drafts\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07step_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bgoodput_tps\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x0fgoodput_low_tps\x18\x05 \x01(\x01H\x03\x88\x01\x01\x12\x1d\n\x10goodput_high_tps\x18\x06 \x01(\x01H\x04\x88\x01\x01\x42\x12\n\x10_accepted_draftsB\n\n\x08_step_msB\x0e\n\x0c_goodput_tpsB\x12\n\x10_goodput_low_tpsB\x13\n\x11_goodput_high_tps\"l\n\nLeaseState\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12&\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x61\x63knowledged\x18\x03 \x01(\x08\x12\x0f\n\x07refusal\x18\x04 \x01(\t\"\xbf\x02\n\x08Measured\x12\x13\n\x0bgoodput_tps\x18\x01 \x01(\x01\x12\x1c\n\x0f\x61\x63\x63\x65pted_drafts\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07step_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nbatch_size\x18\x04 \x01(\x01\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\x10\n\x08switches\x18\x06 \x01(\x04\x12\x32\n\x07\x64ropped\x18\x07 \x03(\x0b\x32!.trimtab.v1.Measured.DroppedEntry\x12\x18\n\x10running_requests\x18\x08 \x01(\r\x12\x18\n\x10waiting_requests\x18\t \x01(\r\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x12\n\x10_accepted_draftsB\n\n\x08_step_ms\"\x14\n\x12ListEnginesRequest\"V\n\x13ListEnginesResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\x12\x1a\n\x12\x63ontroller_version\x18\x02 \x01(\t\"%\n\x10GetEngineRequest\x12\x11\n\tengine_id\x18\x01 \x01(\t\"7\n\x11GetEngineResponse\x12\"\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x12.trimtab.v1.Engine\"\xc1\x01\n\nPinRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\x12\x13\n\tany_plain\x18\x02 \x01(\x08H\x00\x12 \n\x04mode\x18\x03 \x01(\x0b\x32\x10.trimtab.v1.ModeH\x00\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\r\n\x05owner\x18\x06 \x01(\tB\x08\n\x06target\"2\n\x0bPinResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\"6\n\x0cUnpinRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\"F\n\rUnpinResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\x12\x10\n\x08released\x18\x02 \x01(\r\"\xbf\x01\n\x10SetPolicyRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12@\n\nparameters\x18\x03 \x03(\x0b\x32,.trimtab.v1.SetPolicyRequest.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"_\n\x11SetPolicyResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\x12%\n\x05known\x18\x02 \x03(\x0b\x32\x16.trimtab.v1.PolicyInfo\"+\n\nPolicyInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\"6\n\x0cWatchRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\"3\n\rWatchResponse\x12\"\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x12.trimtab.v1.Engine2\xa8\x03\n\x0c\x41\x64minService\x12N\n\x0bListEngines\x12\x1e.trimtab.v1.ListEnginesRequest\x1a\x1f.trimtab.v1.ListEnginesResponse\x12H\n\tGetEngine\x12\x1c.trimtab.v1.GetEngineRequest\x1a\x1d.trimtab.v1.GetEngineResponse\x12\x36\n\x03Pin\x12\x16.trimtab.v1.PinRequest\x1a\x17.trimtab.v1.PinResponse\x12<\n\x05Unpin\x12\x18.trimtab.v1.UnpinRequest\x1a\x19.trimtab.v1.UnpinResponse\x12H\n\tSetPolicy\x12\x1c.trimtab.v1.SetPolicyRequest\x1a\x1d.trimtab.v1.SetPolicyResponse\x12>\n\x05Watch\x12\x18.trimtab.v1.WatchRequest\x1a\x19.trimtab.v1.WatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18trimtabpb/v1/admin.proto\x12\ntrimtab.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1atrimtabpb/v1/control.proto\"\x8c\x01\n\x08Selector\x12\x12\n\nengine_ids\x18\x01 \x03(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x30\n\x06labels\x18\x03 \x03(\x0b\x32 .trimtab.v1.Selector.LabelsEntry\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa6\x05\n\x06\x45ngine\x12\x11\n\tengine_id\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.trimtab.v1.Engine.State\x12 \n\x05hello\x18\x03 \x01(\x0b\x32\x11.trimtab.v1.Hello\x12%\n\x08in_force\x18\x04 \x01(\x0b\x32\x13.trimtab.v1.InForce\x12\'\n\x06policy\x18\x05 \x01(\x0b\x32\x17.trimtab.v1.PolicyState\x12\x1c\n\x03pin\x18\x06 \x01(\x0b\x32\x0f.trimtab.v1.Pin\x12-\n\tpinned_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12%\n\x05lease\x18\x08 \x01(\x0b\x32\x16.trimtab.v1.LeaseState\x12&\n\x08measured\x18\t \x01(\x0b\x32\x14.trimtab.v1.Measured\x12\x33\n\x10last_message_age\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\x0c\x63onnected_at\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x30\n\x07refused\x18\x0c \x03(\x0b\x32\x1f.trimtab.v1.Engine.RefusedEntry\x12)\n\x07profile\x18\r \x01(\x0b\x32\x18.trimtab.v1.ProfileState\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"^\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x13\n\x0fSTATE_CONNECTED\x10\x01\x12\x11\n\rSTATE_STALLED\x10\x02\x12\x16\n\x12STATE_DISCONNECTED\x10\x03\"-\n\x0cProfileState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07ignored\x18\x02 \x01(\t\"T\n\x0bPolicyState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x05\x62\x61nds\x18\x02 \x03(\x0b\x32\x18.trimtab.v1.BandDecision\x12\x0e\n\x06\x61larms\x18\x03 \x03(\t\"\x96\x01\n\x0c\x42\x61ndDecision\x12\x16\n\x0emin_batch_size\x18\x01 \x01(\r\x12\x1e\n\x04mode\x18\x02 \x01(\x0b\x32\x10.trimtab.v1.Mode\x12\x13\n\x0bprobability\x18\x03 \x01(\x01\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12)\n\ncandidates\x18\x05 \x03(\x0b\x32\x15.trimtab.v1.Candidate\"\x8f\x02\n\tCandidate\x12\x1e\n\x04mode\x18\x01 \x01(\x0b\x32\x10.trimtab.v1.Mode\x12\x1c\n\x0f\x61\x63\x63\x65pted_drafts\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07step_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bgoodput_tps\x18\x04 \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x0fgoodput_low_tps\x18\x05 \x01(\x01H\x03\x88\x01\x01\x12\x1d\n\x10goodput_high_tps\x18\x06 \x01(\x01H\x04\x88\x01\x01\x42\x12\n\x10_accepted_draftsB\n\n\x08_step_msB\x0e\n\x0c_goodput_tpsB\x12\n\x10_goodput_low_tpsB\x13\n\x11_goodput_high_tps\"l\n\nLeaseState\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12&\n\x03\x61ge\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x61\x63knowledged\x18\x03 \x01(\x08\x12\x0f\n\x07refusal\x18\x04 \x01(\t\"\x80\x03\n\x08Measured\x12\x13\n\x0bgoodput_tps\x18\x01 \x01(\x01\x12\x1c\n\x0f\x61\x63\x63\x65pted_drafts\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x14\n\x07step_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\nbatch_size\x18\x04 \x01(\x01\x12\x0c\n\x04rows\x18\x05 \x01(\x04\x12\x10\n\x08switches\x18\x06 \x01(\x04\x12\x32\n\x07\x64ropped\x18\x07 \x03(\x0b\x32!.trimtab.v1.Measured.DroppedEntry\x12\x18\n\x10running_requests\x18\x08 \x01(\r\x12\x18\n\x10waiting_requests\x18\t \x01(\r\x12\x18\n\x0bstale_share\x18< \x01(\x01H\x02\x88\x01\x01\x12\x15\n\rstale_resumes\x18= \x01(\x04\x1a.\n\x0c\x44roppedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\x12\n\x10_accepted_draftsB\n\n\x08_step_msB\x0e\n\x0c_stale_share\"\x14\n\x12ListEnginesRequest\"V\n\x13ListEnginesResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\x12\x1a\n\x12\x63ontroller_version\x18\x02 \x01(\t\"%\n\x10GetEngineRequest\x12\x11\n\tengine_id\x18\x01 \x01(\t\"7\n\x11GetEngineResponse\x12\"\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x12.trimtab.v1.Engine\"\xc1\x01\n\nPinRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\x12\x13\n\tany_plain\x18\x02 \x01(\x08H\x00\x12 \n\x04mode\x18\x03 \x01(\x0b\x32\x10.trimtab.v1.ModeH\x00\x12+\n\x08\x64uration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\r\n\x05owner\x18\x06 \x01(\tB\x08\n\x06target\"2\n\x0bPinResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\"6\n\x0cUnpinRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\"F\n\rUnpinResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\x12\x10\n\x08released\x18\x02 \x01(\r\"\xbf\x01\n\x10SetPolicyRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\x12\x0e\n\x06policy\x18\x02 \x01(\t\x12@\n\nparameters\x18\x03 \x03(\x0b\x32,.trimtab.v1.SetPolicyRequest.ParametersEntry\x1a\x31\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"_\n\x11SetPolicyResponse\x12#\n\x07\x65ngines\x18\x01 \x03(\x0b\x32\x12.trimtab.v1.Engine\x12%\n\x05known\x18\x02 \x03(\x0b\x32\x16.trimtab.v1.PolicyInfo\"+\n\nPolicyInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07summary\x18\x02 \x01(\t\"6\n\x0cWatchRequest\x12&\n\x08selector\x18\x01 \x01(\x0b\x32\x14.trimtab.v1.Selector\"3\n\rWatchResponse\x12\"\n\x06\x65ngine\x18\x01 \x01(\x0b\x32\x12.trimtab.v1.Engine2\xa8\x03\n\x0c\x41\x64minService\x12N\n\x0bListEngines\x12\x1e.trimtab.v1.ListEnginesRequest\x1a\x1f.trimtab.v1.ListEnginesResponse\x12H\n\tGetEngine\x12\x1c.trimtab.v1.GetEngineRequest\x1a\x1d.trimtab.v1.GetEngineResponse\x12\x36\n\x03Pin\x12\x16.trimtab.v1.PinRequest\x1a\x17.trimtab.v1.PinResponse\x12<\n\x05Unpin\x12\x18.trimtab.v1.UnpinRequest\x1a\x19.trimtab.v1.UnpinResponse\x12H\n\tSetPolicy\x12\x1c.trimtab.v1.SetPolicyRequest\x1a\x1d.trimtab.v1.SetPolicyResponse\x12>\n\x05Watch\x12\x18.trimtab.v1.WatchRequest\x1a\x19.trimtab.v1.WatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -63,37 +63,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LEASESTATE']._serialized_start=1517
   _globals['_LEASESTATE']._serialized_end=1625
   _globals['_MEASURED']._serialized_start=1628
-  _globals['_MEASURED']._serialized_end=1947
-  _globals['_MEASURED_DROPPEDENTRY']._serialized_start=1869
-  _globals['_MEASURED_DROPPEDENTRY']._serialized_end=1915
-  _globals['_LISTENGINESREQUEST']._serialized_start=1949
-  _globals['_LISTENGINESREQUEST']._serialized_end=1969
-  _globals['_LISTENGINESRESPONSE']._serialized_start=1971
-  _globals['_LISTENGINESRESPONSE']._serialized_end=2057
-  _globals['_GETENGINEREQUEST']._serialized_start=2059
-  _globals['_GETENGINEREQUEST']._serialized_end=2096
-  _globals['_GETENGINERESPONSE']._serialized_start=2098
-  _globals['_GETENGINERESPONSE']._serialized_end=2153
-  _globals['_PINREQUEST']._serialized_start=2156
-  _globals['_PINREQUEST']._serialized_end=2349
-  _globals['_PINRESPONSE']._serialized_start=2351
-  _globals['_PINRESPONSE']._serialized_end=2401
-  _globals['_UNPINREQUEST']._serialized_start=2403
-  _globals['_UNPINREQUEST']._serialized_end=2457
-  _globals['_UNPINRESPONSE']._serialized_start=2459
-  _globals['_UNPINRESPONSE']._serialized_end=2529
-  _globals['_SETPOLICYREQUEST']._serialized_start=2532
-  _globals['_SETPOLICYREQUEST']._serialized_end=2723
-  _globals['_SETPOLICYREQUEST_PARAMETERSENTRY']._serialized_start=2674
-  _globals['_SETPOLICYREQUEST_PARAMETERSENTRY']._serialized_end=2723
-  _globals['_SETPOLICYRESPONSE']._serialized_start=2725
-  _globals['_SETPOLICYRESPONSE']._serialized_end=2820
-  _globals['_POLICYINFO']._serialized_start=2822
-  _globals['_POLICYINFO']._serialized_end=2865
-  _globals['_WATCHREQUEST']._serialized_start=2867
-  _globals['_WATCHREQUEST']._serialized_end=2921
-  _globals['_WATCHRESPONSE']._serialized_start=2923
-  _globals['_WATCHRESPONSE']._serialized_end=2974
-  _globals['_ADMINSERVICE']._serialized_start=2977
-  _globals['_ADMINSERVICE']._serialized_end=3401
+  _globals['_MEASURED']._serialized_end=2012
+  _globals['_MEASURED_DROPPEDENTRY']._serialized_start=1918
+  _globals['_MEASURED_DROPPEDENTRY']._serialized_end=1964
+  _globals['_LISTENGINESREQUEST']._serialized_start=2014
+  _globals['_LISTENGINESREQUEST']._serialized_end=2034
+  _globals['_LISTENGINESRESPONSE']._serialized_start=2036
+  _globals['_LISTENGINESRESPONSE']._serialized_end=2122
+  _globals['_GETENGINEREQUEST']._serialized_start=2124
+  _globals['_GETENGINEREQUEST']._serialized_end=2161
+  _globals['_GETENGINERESPONSE']._serialized_start=2163
+  _globals['_GETENGINERESPONSE']._serialized_end=2218
+  _globals['_PINREQUEST']._serialized_start=2221
+  _globals['_PINREQUEST']._serialized_end=2414
+  _globals['_PINRESPONSE']._serialized_start=2416
+  _globals['_PINRESPONSE']._serialized_end=2466
+  _globals['_UNPINREQUEST']._serialized_start=2468
+  _globals['_UNPINREQUEST']._serialized_end=2522
+  _globals['_UNPINRESPONSE']._serialized_start=2524
+  _globals['_UNPINRESPONSE']._serialized_end=2594
+  _globals['_SETPOLICYREQUEST']._serialized_start=2597
+  _globals['_SETPOLICYREQUEST']._serialized_end=2788
+  _globals['_SETPOLICYREQUEST_PARAMETERSENTRY']._serialized_start=2739
+  _globals['_SETPOLICYREQUEST_PARAMETERSENTRY']._serialized_end=2788
+  _globals['_SETPOLICYRESPONSE']._serialized_start=2790
+  _globals['_SETPOLICYRESPONSE']._serialized_end=2885
+  _globals['_POLICYINFO']._serialized_start=2887
+  _globals['_POLICYINFO']._serialized_end=2930
+  _globals['_WATCHREQUEST']._serialized_start=2932
+  _globals['_WATCHREQUEST']._serialized_end=2986
+  _globals['_WATCHRESPONSE']._serialized_start=2988
+  _globals['_WATCHRESPONSE']._serialized_end=3039
+  _globals['_ADMINSERVICE']._serialized_start=3042
+  _globals['_ADMINSERVICE']._serialized_end=3466
 # @@protoc_insertion_point(module_scope)
