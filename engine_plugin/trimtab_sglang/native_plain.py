@@ -2,7 +2,8 @@
 
 While a lease or pin asks for such a mode, or a request has tokens that the draft model has not read, this stands in
 for the worker's `forward_batch_generation` (on the worker object itself; SGLang's class stays as it is). At any other
-time it is not there at all. Beside a fixed-step server, where SGLang asks no policy, it is always there and asks.
+time it is not there at all. Beside a fixed-step server, where SGLang asks no policy, it is always there and asks; and
+where the operator made SGLang's own zero steps cold, it is always there to know which requests are stale.
 
 Nothing of ours gets out: whatever goes wrong blows the fuse and the round runs as SGLang would have run it. That
 holds as well for a catch-up: without it output stays right, and only acceptance suffers.
@@ -46,6 +47,7 @@ class Rounds(Protocol):
     """What runs on the device."""
 
     window: int
+    skips_by_default: bool
 
     def native(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a native round; SGLang's result."""
@@ -100,7 +102,7 @@ class NativePlain:
         self._decode = decode_forward_mode
         self._always = always
         self._wanted = False
-        self._skipping = False
+        self._skipping = rounds.skips_by_default
         self._stock: Callable[..., Any] = worker.forward_batch_generation
         self._choose_steps = policy.get_steps_for_batch
         self._steps = 0
@@ -184,16 +186,16 @@ class NativePlain:
             self._fuse.blow("before a round of SGLang's own", error)
 
     def _prepare_stock(self, batch: Any, mode: Mode | None) -> None:
-        cold, reqs = mode == PLAIN_COLD, batch.reqs
-        if cold is not self._skipping:
-            self._rounds.skip_draft_extend(cold)
-            self._skipping = cold
+        reqs, skip = batch.reqs, self._rounds.skips_by_default if mode is None else mode == PLAIN_COLD
+        if skip is not self._skipping:
+            self._rounds.skip_draft_extend(skip)
+            self._skipping = skip
         missed = self.gap.missed(reqs) if self.gap else [0]
         caught_up, timer = self._catch_up(batch, missed) if any(missed) else (0, None)
-        if cold:
-            self.gap.lose(reqs)
-        elif self._steps and self.gap:
+        if self._steps and self.gap:
             self.gap.resume(reqs)
+        elif not self._steps and skip:
+            self.gap.lose(reqs)
         if self.gap or timer is not None:
             self._note(self.gap.behind(reqs), timer is not None, 0, caught_up, timer)
         elif not self._wanted or self._fuse.blown:

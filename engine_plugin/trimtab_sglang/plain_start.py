@@ -37,6 +37,11 @@ def can_skip_draft_extend() -> bool:
     return hasattr(envs, SKIP_DRAFT_EXTEND)
 
 
+def draft_extend_skipped() -> bool:
+    """Whether rounds of zero steps leave the draft model out now."""
+    return os.environ.get(SKIP_DRAFT_EXTEND, "").lower() in ("1", "true", "yes", "y") and can_skip_draft_extend()
+
+
 class DeviceRounds:
     """What runs on the device. Owned by the scheduler thread.
 
@@ -45,6 +50,9 @@ class DeviceRounds:
         native: Runs native rounds; None where they are refused.
         catch_up: Catches up after them.
         window: Tokens that a request may miss before it must catch up.
+
+    Attributes:
+        skips_by_default: Whether the operator had rounds of zero steps leave the draft model out.
     """
 
     def __init__(
@@ -56,7 +64,7 @@ class DeviceRounds:
         self._catch_up = catch_up
         self._controller = getattr(worker, "adaptive_controller", None)
         self._widest = max(self._controller.candidate_steps) if self._controller is not None else 0
-        self._skip_by_operator = os.environ.get(SKIP_DRAFT_EXTEND)
+        self.skips_by_default = draft_extend_skipped()
 
     def native(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a native round; SGLang's result."""
@@ -76,13 +84,8 @@ class DeviceRounds:
         return clock.stop()
 
     def skip_draft_extend(self, skip: bool) -> None:
-        """Whether rounds of zero steps leave the draft model out from now on; if not, what the operator said holds."""
-        if skip:
-            os.environ[SKIP_DRAFT_EXTEND] = "1"
-        elif self._skip_by_operator is None:
-            os.environ.pop(SKIP_DRAFT_EXTEND, None)
-        else:
-            os.environ[SKIP_DRAFT_EXTEND] = self._skip_by_operator
+        """Whether rounds of zero steps leave the draft model out from now on."""
+        os.environ[SKIP_DRAFT_EXTEND] = "1" if skip else "0"
 
 
 class _DeviceClock:

@@ -118,7 +118,7 @@ class Plugin:
             rounds = self.plain.rounds or DeviceRounds(worker)
             self.native = NativePlain(
                 worker, rounds, policy, self.machine, self.recorder, self.fuse, self.decode_forward_mode,
-                always=not facts.adaptive,
+                always=not facts.adaptive or rounds.skips_by_default,
             )  # fmt: skip
             self.native.follow()
 

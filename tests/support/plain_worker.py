@@ -34,7 +34,8 @@ class PlainHost:
         fails: What raises when it is due: "native" or "catch up".
     """
 
-    def __init__(self, stock_steps: int = STOCK_STEPS, always: bool = False) -> None:
+    def __init__(self, stock_steps: int = STOCK_STEPS, always: bool = False, skips_by_default: bool = False) -> None:
+        self.skips_by_default = skips_by_default
         self.ran: list[str] = []
         self.fails: set[str] = set()
         self.may_act = True

@@ -181,6 +181,19 @@ def test_it_stands_in_until_the_last_stale_request_is_gone() -> None:
     assert not host.standing_in
 
 
+def test_zero_steps_that_the_operator_made_cold_are_warm_under_a_lease_for_warm_plain_and_stale_without_one() -> None:
+    host = PlainHost(stock_steps=0, always=True, skips_by_default=True)
+    host.lease(PLAIN_WARM)
+    assert host.decode(2) == ["no skip", "stock 0", "stock 0"]
+    assert not host.native_plain.gap
+    host.release()
+    assert host.decode(2) == ["skip", "stock 0", "stock 0"]
+    assert host.native_plain.gap.behind(host.requests) == (0, 1)
+    host.lease(speculate(2))
+    host.decode()
+    assert host.native_plain.gap.stale_resumes == 2
+
+
 # -- what is noted -------------------------------------------------------------------------------
 
 
