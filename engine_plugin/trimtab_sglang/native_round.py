@@ -45,7 +45,7 @@ class NativeRound:
         self._takes = frozenset(inspect.signature(worker.verify).parameters)
         self._read_done = next((name for name in READ_DONE_EVENTS if hasattr(self._runner, name)), "")
 
-    def run(self, batch: Any, on_publish: Callable[[Any], None] | None, **verify: Any) -> Any:
+    def run(self, batch: Any, on_publish: Callable[[Any], None] | None = None, **verify: Any) -> Any:
         """One token of every request; SGLang's result of the round.
 
         Args:

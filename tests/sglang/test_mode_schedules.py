@@ -57,7 +57,9 @@ KINDS = {
     "fixed steps, pages of 16, prefill in chunks": Kind(
         "fixed", (15, 3), {"page-size": "16", "chunked-prefill-size": "64"}, longest_prompt=180
     ),
-    "short of memory": Kind("adaptive", (15, 3), {"max-total-tokens": "640"}, retracts=True),
+    "short of memory": Kind(
+        "adaptive", (15, 3), {"max-total-tokens": "640", "schedule-conservativeness": "0.01"}, retracts=True
+    ),
     "trees": Kind("fixed", (10, 3), {"speculative-eagle-topk": "3", "speculative-num-draft-tokens": "8"}, special=True),
     "no overlap": Kind("fixed", (10, 3), overlap=False, special=True),
 }
