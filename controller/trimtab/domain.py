@@ -95,6 +95,8 @@ class StepRow:
     accepted_worst_decile: float | None = None
     catch_up_ns: int | None = None
     flags: StepFlag = StepFlag.NONE
+    missed_tokens: int = 0
+    caught_up_tokens: int = 0
 
     @property
     def accepted_tokens(self) -> int:
@@ -139,6 +141,7 @@ class Report:
     waiting_requests: int = 0
     running_requests: int = 0
     ranks: tuple[RankStep, ...] = ()
+    stale_resumes: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)

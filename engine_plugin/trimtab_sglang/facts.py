@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab_sglang.lease import Mode, modes_of
+from trimtab_sglang.lease import PLAIN_NATIVE, Mode, modes_of
+from trimtab_sglang.plain_offer import NOTHING_OFFERED, PlainOffer
 from trimtab_sglang.topology import topology_reasons
 
 
@@ -20,6 +21,7 @@ class HookStatus:
     target: str
     applied: bool
     reason: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,18 @@ class EngineFacts:
     kv_capacity_tokens: int = 0
     device_name: str = ""
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    plain: PlainOffer = NOTHING_OFFERED
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Modes that a lease can ask for."""
-        return modes_of(self.candidate_steps)
+        """Modes that a lease can ask for. Beside a fixed-step server these are its steps and native plain."""
+        steps = self.candidate_steps or ((self.fixed_steps,) if self.plain.native else ())
+        return tuple(sorted((*self.plain.modes, *modes_of(steps)), key=lambda mode: mode.steps))
+
+    @property
+    def fixed_steps(self) -> int:
+        """Steps of a server that has no others."""
+        return int(self.number("speculative_num_steps"))
 
     def text(self, name: str) -> str:
         """A server setting as text; empty if it is not set."""
@@ -80,13 +89,19 @@ class EngineFacts:
         return value if isinstance(value, int | float) else default
 
 
-def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_sizes: Sequence[int] | None) -> EngineFacts:
+def read_facts(
+    scheduler: Any,
+    candidate_steps: Sequence[int] | None,
+    graph_sizes: Sequence[int] | None,
+    plain: PlainOffer = NOTHING_OFFERED,
+) -> EngineFacts:
     """The facts of a complete scheduler.
 
     Args:
         scheduler: SGLang's `Scheduler`.
         candidate_steps: Steps of the policy that we decorate; None where SGLang built none.
         graph_sizes: Sizes with captured graphs as that policy was told, or None.
+        plain: Plain modes besides zero steps.
     """
     server = server_settings(scheduler.server_args)
     return EngineFacts(
@@ -99,6 +114,7 @@ def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_size
         max_running_requests=int(getattr(scheduler, "max_running_requests", 0) or 0),
         kv_capacity_tokens=int(getattr(scheduler, "max_total_num_tokens", 0) or 0),
         device_name=device_name(str(server.get("device") or "")),
+        plain=plain,
     )
 
 
@@ -211,14 +227,18 @@ def reasons_to_observe(
 
     `dp_attention`: the operator wants it to act under data-parallel attention.
     """
-    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied]
+    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied and not h.optional]
     if not known_version:
         reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
     reasons += topology_reasons(facts.ranks, facts.server, dp_attention, os.environ)
-    if not facts.adaptive:
-        reasons.append(_why_not_adaptive(facts))
-    elif len(facts.candidate_steps) < 2:
+    if facts.plain.native or (facts.adaptive and len(facts.candidate_steps) > 1):
+        return reasons
+    if facts.adaptive:
         reasons.append(f"only one candidate step count: {list(facts.candidate_steps)}")
+    else:
+        reasons.append(_why_not_adaptive(facts))
+    if facts.text("speculative_algorithm"):
+        reasons += [f"no {mode}: {why}" for mode, why in facts.plain.refused.items() if mode == PLAIN_NATIVE]
     return reasons
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang import together
+from trimtab_sglang.facts import server_settings
 from trimtab_sglang.ranks import Command, apply, take_commands
 
 if TYPE_CHECKING:
@@ -31,6 +32,18 @@ def after_scheduler_init(plugin: Plugin) -> Hook:
             plugin.attach(scheduler)
         except Exception as error:  # noqa: BLE001
             plugin.fuse.blow("attaching to the scheduler", error)
+
+    return hook
+
+
+def after_cuda_graphs(plugin: Plugin) -> Hook:
+    """Build what native plain runs on, once SGLang has captured its own graphs."""
+
+    def hook(result: Any, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            plugin.plain.build(scheduler.draft_worker, server_settings(scheduler.server_args), plugin.settings)
+        except Exception as error:  # noqa: BLE001
+            plugin.fuse.blow("building native plain", error)
 
     return hook
 
@@ -75,6 +88,8 @@ def wrap_process_requests(plugin: Plugin, original: Hook) -> Hook:
             try:
                 for command in commands:
                     apply(command, machine)
+                if plugin.native is not None:
+                    plugin.native.follow()
             except Exception as error:  # noqa: BLE001
                 plugin.fuse.blow("applying commands", error)
         return original(self, recv_reqs)
@@ -187,14 +202,19 @@ def as_around(wrap: Callable[[Hook], Hook]) -> Hook:
 
 
 def before_release(plugin: Plugin) -> Hook:
-    """Note a request whose slots are given back: it finished, was aborted or retracted."""
+    """Note a request whose slots are given back: it finished, was aborted or retracted.
+
+    Also with a blown fuse: what the draft model has not read must stay out of the prefix cache.
+    """
     fuse, recorder = plugin.fuse, plugin.recorder
 
     def hook(request: Any, *args: Any, **kwargs: Any) -> None:
-        if fuse.blown:
-            return
         try:
-            recorder.released.append(request)
+            native = plugin.native
+            if native is not None and native.gap:
+                native.gap.release(request)
+            if not fuse.blown:
+                recorder.released.append(request)
         except Exception as error:  # noqa: BLE001
             fuse.blow("noting a released request", error)
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab_sglang import dp_attention, hooks
+from trimtab_sglang import dp_attention, hooks, plain_check
 from trimtab_sglang.facts import HookStatus, sglang_version
 from trimtab_sglang.policy import leased_policy_class
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
@@ -65,6 +65,7 @@ class HookPlace:
         build: Makes the hook for a plugin; for "around" takes the original as well and makes the method.
         parameters: What the target takes, by name; a target that takes anything else is not hooked.
         acting_only: Not needed to observe.
+        optional: Not needed to act: without it native plain is not offered.
     """
 
     target: str
@@ -72,12 +73,21 @@ class HookPlace:
     build: Callable[..., hooks.Hook]
     parameters: tuple[str, ...] | None = None
     acting_only: bool = False
+    optional: bool = False
 
 
 MANAGERS = "sglang.srt.managers"
 COMPONENTS = f"{MANAGERS}.scheduler_components"
 HOOK_TABLE: tuple[HookPlace, ...] = (
     HookPlace(f"{MANAGERS}.scheduler.Scheduler.__init__", HookKind.AFTER, hooks.after_scheduler_init),
+    HookPlace(
+        f"{MANAGERS}.scheduler.Scheduler.init_all_cuda_graphs",
+        HookKind.AFTER,
+        hooks.after_cuda_graphs,
+        ("self",),
+        acting_only=True,
+        optional=True,
+    ),
     HookPlace(
         f"{COMPONENTS}.request_receiver.SchedulerRequestReceiver._pull_raw_reqs",
         HookKind.AROUND,
@@ -151,13 +161,13 @@ def _replace_policy(plugin: Plugin, registry: Registry) -> None:
 def hook_status(registry: Registry, settings: PluginSettings) -> list[HookStatus]:
     """Every place that is to be hooked and whether our hook is in it."""
     acting = settings.mode is PluginMode.ACT
-    targets: list[tuple[str, tuple[str, ...] | None]] = [(POLICY_CLASS, None)] if acting else []
-    targets += [(place.target, place.parameters) for place in places(settings)]
+    targets: list[tuple[str, tuple[str, ...] | None, bool]] = [(POLICY_CLASS, None, False)] if acting else []
+    targets += [(place.target, place.parameters, place.optional) for place in places(settings)]
     status = []
-    for target, parameters in targets:
+    for target, parameters, optional in targets:
         unfit = _unfit(registry, target, parameters)
         applied = not unfit and registry.applied(target)
-        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it")))
+        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it"), optional))
     return status
 
 
@@ -219,9 +229,21 @@ class SglangRegistry:
 
 
 WOULD_BE_REFUSED = (
-    ("--speculative-adaptive missing or turned off by SGLang", "observes: there is one step count only"),
+    (
+        "--speculative-adaptive missing or turned off by SGLang",
+        "its one step count and plain_native are offered; without plain_native it observes",
+    ),
     ("a lease or pin for steps that are not candidates", "refused (NO_STATE); what ran before goes on"),
-    ("plain_native, plain_cold", "refused (NO_STATE): this version offers plain_warm, SGLang's zero steps"),
+    (
+        "plain_native and plain_cold with rejection sampling or block verification",
+        "refused (NO_STATE): the next draft would be tested against stand-in probabilities",
+    ),
+    (
+        "plain_native with pipeline parallelism, data-parallel attention, two-batch overlap, pdmux, LoRA, "
+        "disaggregation, hierarchical sparse attention, encoder-decoder or hybrid (mamba) models",
+        "refused (NO_STATE) until proven: plain_warm, SGLang's zero steps, is offered",
+    ),
+    ("plain_native where its memory does not fit", "refused (NO_STATE), with the reason in `trimtab show`"),
 )
 
 
@@ -282,9 +304,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the self-check; exit status 1 if the plugin could not do what its mode asks for."""
     parser = argparse.ArgumentParser(prog="python -m trimtab_sglang.host", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print data")
+    plain_check.add_options(parser)
     options = parser.parse_args(arguments)
-    check = self_check()
-    print(json.dumps(check, indent=2) if options.json else render(check))
+    try:
+        plain = plain_check.expected(options)
+    except ValueError as error:
+        parser.error(str(error))
+    check = self_check() | {"plain": plain_check.as_json(plain)}
+    print(json.dumps(check, indent=2) if options.json else "\n".join([render(check), *plain_check.render(plain)]))
     healthy = check["version_known"] and not check["problem"] and all(hook["applied"] for hook in check["hooks"])
     return 0 if healthy else 1
 

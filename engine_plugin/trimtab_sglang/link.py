@@ -195,6 +195,7 @@ class Link:
             dropped=self._rows.dropped,
             waiting_requests=samples.get("waiting_requests", 0),
             running_requests=running,
+            stale_resumes=self._plugin.native.gap.stale_resumes if self._plugin.native is not None else 0,
         )
         if self._rows.last_result_ns:
             report.last_step_age_ns = max(0, now_ns - self._rows.last_result_ns)

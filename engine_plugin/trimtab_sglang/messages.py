@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from trimtab_sglang.facts import EngineFacts, HookStatus, python_version, torch_version
 from trimtab_sglang.lease import Lease, LeaseError, Mode, ModeKind, Pin, TableEntry, check_lease
+from trimtab_sglang.plain_offer import PlainOffer
 from trimtab_sglang.rows import ABSENT, Row
 from trimtab_sglang.settings import MAX_TEXT, __version__
 from trimtab_sglang.shared_words import RankStep
@@ -158,7 +159,20 @@ def hello(
         acts=acts,
         observe_reasons=[reason[:MAX_TEXT] for reason in observe_reasons],
         hooks=[pb.Hook(target=h.target, applied=h.applied, reason=h.reason[:MAX_TEXT]) for h in hooks],
+        plain=_plain(facts.plain),
     )
+
+
+def _plain(plain: PlainOffer) -> pb.Plain:
+    message = pb.Plain(
+        refused=[pb.RefusedMode(mode=mode_to_wire(mode), reason=why[:MAX_TEXT]) for mode, why in plain.refused.items()]
+    )
+    if plain.memory is not None:
+        memory = plain.memory
+        message.window_tokens, message.ring_bytes = memory.window_tokens, memory.ring_bytes
+        message.graph_bytes, message.kv_tokens = memory.graph_bytes, memory.kv_tokens
+        message.start_time.CopyFrom(duration(memory.start_seconds))
+    return message
 
 
 def _speculation(facts: EngineFacts) -> pb.Speculation:
@@ -205,6 +219,10 @@ def append_row(columns: pb.StepRows, row: Row, dp_rank: int = 0) -> None:
     columns.fresh.offered.extend(row.offered)
     columns.fresh.accepted.extend(row.accepted)
     columns.fresh_requests.append(row.fresh_requests)
+    columns.stale.depths.append(len(row.stale_offered))
+    columns.stale.offered.extend(row.stale_offered)
+    columns.stale.accepted.extend(row.stale_accepted)
+    columns.stale_requests.append(row.stale_requests)
     columns.emitted_tokens.append(row.emitted_tokens)
     columns.step_ns.append(row.step_ns)
     columns.wall_gap_ns.append(row.wall_gap_ns)
@@ -214,7 +232,10 @@ def append_row(columns: pb.StepRows, row: Row, dp_rank: int = 0) -> None:
     columns.running_requests.append(row.batch_size)
     columns.retracted_requests.append(row.retracted_requests)
     columns.accepted_worst_decile.append(row.accepted_worst_decile)
+    columns.catch_up_ns.append(row.catch_up_ns)
     columns.flags.append(row.flags)
+    columns.missed_tokens.append(row.missed_tokens)
+    columns.caught_up_tokens.append(row.caught_up_tokens)
     if row.global_batch_size != ABSENT:
         columns.global_batch_size.append(row.global_batch_size)
     if dp_rank:

@@ -9,11 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang import host
-from trimtab_sglang.facts import EngineFacts, HookStatus, in_pipeline, read_facts, reasons_to_observe
+from trimtab_sglang.facts import (
+    EngineFacts,
+    HookStatus,
+    in_pipeline,
+    read_facts,
+    reasons_to_observe,
+    server_settings,
+)
 from trimtab_sglang.fuse import Fuse
 from trimtab_sglang.handshake import World, shake_hands, torch_world
 from trimtab_sglang.lease import PLAIN_NATIVE, LeaseMachine
-from trimtab_sglang.policy import LeasedPolicy
+from trimtab_sglang.native_plain import NativePlain
+from trimtab_sglang.plain_offer import PlainOffer, offer, why_not_cold
+from trimtab_sglang.plain_start import DeviceRounds, PlainStart, can_skip_draft_extend
+from trimtab_sglang.policy import FixedSteps, LeasedPolicy
 from trimtab_sglang.ranks import Mailbox, Posted
 from trimtab_sglang.recorder import Recorder
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
@@ -54,6 +64,8 @@ class Plugin:
         world: Finds the ranks that take part in one another's collectives.
         clock: Monotonic, in ns; where ranks act together only that of rank 0 is looked at.
         team: This rank among those that act together; None for one that is alone, and where they cannot.
+        plain: What native plain runs on, as built while the server started.
+        native: Runs native and cold plain; None where neither is offered.
     """
 
     def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
@@ -72,6 +84,8 @@ class Plugin:
         self.scheduler: Any = None
         self.link: Link | None = None
         self.sweep: Sweep | None = None
+        self.plain = PlainStart()
+        self.native: NativePlain | None = None
         self.plain_mode = PLAIN_NATIVE
         self.digest = digest()
         self.world: Callable[[], World | None] = torch_world
@@ -130,6 +144,7 @@ class Plugin:
             scheduler,
             candidate_steps=controller.candidate_steps if controller is not None else None,
             graph_sizes=self.policy.graph_batch_sizes if self.policy else None,
+            plain=self._plain_offer(scheduler, controller),
         )
         self.hooks = host.hook_status(self.registry, self.settings)
         self.observe_reasons = reasons_to_observe(
@@ -145,9 +160,27 @@ class Plugin:
         self.facts = facts
         if not facts.ranks.speaks:
             self.recorder.keep_nothing()
+        if self.acts and facts.plain.modes:
+            self._offer_plain(scheduler.draft_worker, facts)
         host.bind_step_path(self, self.registry)
         if facts.ranks.speaks:
             self._say_hello_to_the_log(facts)
+
+    def _plain_offer(self, scheduler: Any, controller: Any) -> PlainOffer:
+        server = server_settings(scheduler.server_args)
+        zero_steps = controller is not None and 0 in controller.candidate_steps
+        return offer(self.plain.refusal, why_not_cold(server, zero_steps, can_skip_draft_extend()), self.plain.memory)
+
+    def _offer_plain(self, worker: Any, facts: EngineFacts) -> None:
+        """Make native and cold plain ready to be asked for."""
+        policy = self.policy if facts.adaptive else LeasedPolicy(FixedSteps(facts.fixed_steps), self)
+        if policy is not None:
+            rounds = self.plain.rounds or DeviceRounds(worker)
+            self.native = NativePlain(
+                worker, rounds, policy, self.machine, self.recorder, self.fuse, self.decode_forward_mode,
+                always=not facts.adaptive or rounds.skips_by_default,
+            )  # fmt: skip
+            self.native.follow()
 
     def _say_hello_to_the_log(self, facts: EngineFacts) -> None:
         if self.observe_reasons:

@@ -104,6 +104,29 @@ class LeasedPolicy:
         return getattr(self.stock, name)
 
 
+class FixedSteps:
+    """Stands for SGLang's own policy beside a server with a single step count."""
+
+    def __init__(self, steps: int) -> None:
+        self.candidate_steps = [steps]
+        self._steps = steps
+
+    def set_cuda_graph_bs(self, cuda_graph_bs: list[int] | None) -> None:
+        """All the same."""
+
+    def get_steps_for_batch(self, batch_size: int) -> int:
+        """Always the same."""
+        return self._steps
+
+    def on_verify_complete(self, num_correct_drafts_per_req: list[int], batch_size: int) -> int | None:
+        """Nothing to change."""
+        return None
+
+    def cuda_graph_bs_for_step(self, step: int) -> list[int] | None:
+        """Whatever SGLang captured."""
+        return None
+
+
 def _steps_chooser(policy: LeasedPolicy, stock: StockPolicy, machine: LeaseMachine, fuse: Fuse) -> Callable[..., int]:
     """Chooses the steps of a launch, and leaves what the stock policy wanted where the launch hook finds it."""
     choose = machine.choose

@@ -90,9 +90,12 @@ class Recorder:
         now_ns: Monotonic clock at the last decode result; 0 before the first.
         gap: Whether something else than decoding was launched since the last decode launch.
         prefill_tokens: Prompt tokens launched since the last decode launch.
+        notes: What else there is to say of launches, the oldest first (`native_plain.LaunchNote`).
     """
 
-    __slots__ = ("ended", "gap", "last", "launches", "now_ns", "prefill_tokens", "processing", "released", "ring")
+    __slots__ = (
+        "ended", "gap", "last", "launches", "notes", "now_ns", "prefill_tokens", "processing", "released", "ring",
+    )  # fmt: skip
 
     def __init__(self, capacity: int = RING_ROWS) -> None:
         self.ring: deque[tuple[Any, ...]] = deque(maxlen=capacity)
@@ -104,6 +107,7 @@ class Recorder:
         self.gap = True
         self.now_ns = 0
         self.prefill_tokens = 0
+        self.notes: deque[Any] = deque(maxlen=capacity)
 
     def keep_nothing(self) -> None:
         """Before the first step: rows and requests go as they come, on a rank where nobody drains the ring."""

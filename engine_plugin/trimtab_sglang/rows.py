@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab_sglang.lease import Choice, Mode
+from trimtab_sglang.native_plain import LaunchNote
 from trimtab_sglang.policy import MODES_BY_STEPS
 from trimtab_sglang.recorder import Launch, RawRow, Recorder
 
@@ -41,6 +42,9 @@ class Row:
     offered: tuple[int, ...]
     accepted: tuple[int, ...]
     fresh_requests: int
+    stale_offered: tuple[int, ...]
+    stale_accepted: tuple[int, ...]
+    stale_requests: int
     emitted_tokens: int
     step_ns: int
     wall_gap_ns: int
@@ -49,7 +53,10 @@ class Row:
     context_tokens_max: int
     retracted_requests: int
     accepted_worst_decile: float
+    catch_up_ns: int
     flags: int
+    missed_tokens: int
+    caught_up_tokens: int
     global_batch_size: int = ABSENT
 
 
@@ -128,6 +135,9 @@ def _worst_decile(by_count: Sequence[int], requests: int) -> float:
     return total / tenth
 
 
+NOTHING = Tally(0, (), (), ABSENT)
+
+
 class RowMaker:
     """Drains a recorder into step rows. Owned by the link thread.
 
@@ -155,6 +165,7 @@ class RowMaker:
         self.switches = 0
         self.last_result_ns = 0
         self._ring = recorder.ring
+        self._notes = recorder.notes
         self._graph_sizes = list(graph_sizes)
         self._mode_of = mode_of
         self._table_size_at = table_size_at
@@ -194,8 +205,9 @@ class RowMaker:
         # All ranks of a group are padded alike.
         largest = max(batch_size, table_size or 0)
         mode, choice = self._mode(launch, raw.draft_tokens)
-        late = _indexes(raw.released, reqs)
-        counted = tally(raw.counts if raw.counts is not None else [0] * batch_size, mode.steps, late, self.dropped)
+        late, note = _indexes(raw.released, reqs), self._note(launch.launch_id)
+        counts = raw.counts if raw.counts is not None else [0] * batch_size
+        fresh, stale = self._tally(counts, mode.steps, late, note.behind)
         context_sum, context_max = _context(raw.seq_lens)
         # The sweep's leases are its own: no table of the controller's stands behind what they chose.
         choice = None if _is_swept(reqs) else launch.choice
@@ -208,20 +220,46 @@ class RowMaker:
             table_entry=choice.table_entry if choice else ABSENT,
             batch_size=batch_size,
             padded_batch_size=self._padded(largest),
-            offered=counted.offered,
-            accepted=counted.accepted,
-            fresh_requests=counted.requests,
-            emitted_tokens=_emitted(raw, counted, late),
+            offered=fresh.offered,
+            accepted=fresh.accepted,
+            fresh_requests=fresh.requests,
+            stale_offered=stale.offered,
+            stale_accepted=stale.accepted,
+            stale_requests=stale.requests,
+            emitted_tokens=_emitted(raw, (fresh, stale), late),
             step_ns=ABSENT if gap else wall_gap_ns,
             wall_gap_ns=wall_gap_ns,
             prefill_tokens=launch.prefill_tokens,
             context_tokens_sum=context_sum,
             context_tokens_max=context_max,
             retracted_requests=sum(1 for r in raw.released if getattr(r, "is_retracted", False)),
-            accepted_worst_decile=counted.worst_decile if mode.steps else ABSENT,
+            accepted_worst_decile=fresh.worst_decile if mode.steps else ABSENT,
+            catch_up_ns=_catch_up_ns(note),
             flags=self._flags(raw, launch, mode, gap, largest),
+            missed_tokens=note.missed_tokens,
+            caught_up_tokens=note.caught_up_tokens,
             global_batch_size=ABSENT if table_size is None else table_size,
         )
+
+    def _note(self, launch_id: int) -> LaunchNote:
+        """What else was noted of this launch; notes of launches that never came back are let go."""
+        while self._notes and self._notes[0].launch_id <= launch_id:
+            note: LaunchNote = self._notes.popleft()
+            if note.launch_id == launch_id:
+                return note
+        return LaunchNote(launch_id)
+
+    def _tally(
+        self, counts: Sequence[int], steps: int, late: Sequence[int], behind: Sequence[int]
+    ) -> tuple[Tally, Tally]:
+        """Fresh requests, and those with tokens that the draft model has not read."""
+        if not behind:
+            return tally(counts, steps, late, self.dropped), NOTHING
+        self.dropped["late_request"] += len(late)
+        unread, ended = set(behind), set(late)
+        fresh = [count for i, count in enumerate(counts) if i not in unread and i not in ended]
+        stale = [count for i, count in enumerate(counts) if i in unread and i not in ended]
+        return tally(fresh, steps, (), self.dropped), tally(stale, steps, (), self.dropped)
 
     def _follows(self, launch: Launch) -> bool:
         """Whether this launch comes after the last one; counts those missing in between."""
@@ -278,9 +316,19 @@ def _indexes(released: Sequence[Any], reqs: Sequence[Any]) -> list[int]:
     return [reqs.index(r) for r in released if r in reqs] if released else []
 
 
-def _emitted(raw: RawRow, counted: Tally, late: Sequence[int]) -> int:
+def _catch_up_ns(note: LaunchNote) -> int:
+    """Time of the catch-up before the launch; 0: none was due, but one will be; absent: there will be none."""
+    if note.catch_up_ns is None:
+        return 0 if note.catches_up else ABSENT
+    try:
+        return max(0, note.catch_up_ns())
+    except Exception:  # noqa: BLE001 - the device's own errors; the row is worth more than this figure
+        return 0
+
+
+def _emitted(raw: RawRow, counted: Sequence[Tally], late: Sequence[int]) -> int:
     """Tokens that went out: accepted drafts and one more a request, less what stop conditions cut off."""
-    tokens = counted.requests + counted.accepted_tokens
+    tokens = sum(tally.requests + tally.accepted_tokens for tally in counted)
     for request in raw.finished:
         length = getattr(request, "finished_len", None)
         if length is not None and request in raw.reqs:

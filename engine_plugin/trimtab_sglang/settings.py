@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 MAX_LABELS = 64
 DEFAULT_SWEEP_SECONDS = 20.0
 SWEEP_SECONDS = (1.0, 600.0)
+DEFAULT_CATCH_UP_MIB = 256
+CATCH_UP_MIB = (1, 65_536)
 MAX_TEXT = 256
 
 
@@ -40,6 +42,8 @@ class PluginSettings:
         sweep: `TRIMTAB_SWEEP`: measure every mode with dummy requests at start-up.
         sweep_seconds: `TRIMTAB_SWEEP_SECONDS`: how long that may take.
         dp_attention: `TRIMTAB_DP_ATTENTION`: act under data-parallel attention, where SGLang refuses.
+        native_plain: `TRIMTAB_NATIVE_PLAIN`: capture a decode graph at start-up, and offer native plain.
+        catch_up_mib: `TRIMTAB_CATCH_UP_MIB`: memory for the hidden states that the draft model catches up with.
     """
 
     mode: PluginMode = PluginMode.ACT
@@ -49,6 +53,8 @@ class PluginSettings:
     sweep: bool = False
     sweep_seconds: float = DEFAULT_SWEEP_SECONDS
     dp_attention: bool = False
+    native_plain: bool = True
+    catch_up_mib: int = DEFAULT_CATCH_UP_MIB
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -62,6 +68,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         sweep=_switch("TRIMTAB_SWEEP", environ.get("TRIMTAB_SWEEP", "").strip()),
         sweep_seconds=_seconds("TRIMTAB_SWEEP_SECONDS", environ.get("TRIMTAB_SWEEP_SECONDS", "").strip()),
         dp_attention=_switch("TRIMTAB_DP_ATTENTION", environ.get("TRIMTAB_DP_ATTENTION", "").strip()),
+        native_plain=_switch("TRIMTAB_NATIVE_PLAIN", environ.get("TRIMTAB_NATIVE_PLAIN", "").strip() or "1"),
+        catch_up_mib=_mib("TRIMTAB_CATCH_UP_MIB", environ.get("TRIMTAB_CATCH_UP_MIB", "").strip()),
     )
 
 
@@ -123,6 +131,14 @@ def _seconds(variable: str, text: str) -> float:
     if not low <= seconds <= high:
         raise SettingError(f"{variable} is {text!r}; it takes seconds, {low:g} to {high:g}")
     return seconds
+
+
+def _mib(variable: str, text: str) -> int:
+    low, high = CATCH_UP_MIB
+    text = text or str(DEFAULT_CATCH_UP_MIB)
+    if not text.isdecimal() or not low <= int(text) <= high:
+        raise SettingError(f"{variable} is {text!r}; it takes mebibytes, {low} to {high}")
+    return int(text)
 
 
 def _text(variable: str, text: str) -> str:

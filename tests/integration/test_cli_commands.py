@@ -28,7 +28,8 @@ LINE_KEYS = {
 DETAIL_KEYS = LINE_KEYS | {
     "boot_id", "connected_at", "software", "topology", "speculation", "offers", "observe_reasons", "graph_batch_sizes",
     "max_running_requests", "kv_capacity_tokens", "alarms", "fuse_reason", "profile", "profile_ignored", "bands",
-    "measured_rows", "dropped", "refused", "hooks_applied", "hooks_not_applied",
+    "measured_rows", "dropped", "refused", "hooks_applied", "hooks_not_applied", "refused_modes", "plain",
+    "stale_share", "stale_resumes",
 }  # fmt: skip
 
 

@@ -49,6 +49,9 @@ USED_MODEL_FILES = frozenset({"__init__", "llama", "llama_eagle", "llama_eagle3"
 # An exception anywhere, and what the plugin says when it gives up.
 COMPLAINTS = ("Traceback", "trimtab stays off", "trimtab gave up")
 
+# What goes beside the sampling parameters in a request.
+REQUEST_FIELDS = frozenset({"return_logprob", "rid"})
+
 COMMON_ARGUMENTS = {
     "device": "cpu",
     "attention-backend": "intel_amx",
@@ -71,16 +74,18 @@ class EngineSettings:
     """What kind of server to start.
 
     Attributes:
-        model: Folder below the tiny models: "cycle", "noisy" or "qwen3".
+        model: Folder below the tiny models: "cycle", "noisy", "echo" or "qwen3".
         speculation: "adaptive" (SGLang's own rule), "fixed" (3 steps) or "none".
         arguments: Further server arguments, without their dashes; an empty value is a switch.
         environment: Further environment variables.
+        tokenizer: Load the tokenizer, which grammars and stop strings need.
     """
 
     model: str = "cycle"
     speculation: str = "adaptive"
     arguments: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,9 @@ class Answer:
     Attributes:
         tokens: The ids that were generated.
         finish_reason: SGLang's word for the end: "length", "abort" ...
+        rounds: Verify steps that it took; None without speculation.
+        cached_tokens: Tokens of the prompt that came from the prefix cache.
+        logprobs: Logarithm of each token's probability; empty unless asked for.
         accept_length: Tokens a verify step on average; None without speculation.
         arrivals_ns: CLOCK_MONOTONIC when each piece came in, the start of the request first.
     """
@@ -98,6 +106,9 @@ class Answer:
     finish_reason: str
     accept_length: float | None
     arrivals_ns: tuple[int, ...]
+    rounds: int | None = None
+    cached_tokens: int = 0
+    logprobs: tuple[float, ...] = ()
 
     @property
     def longest_wait_s(self) -> float:
@@ -187,13 +198,27 @@ class EngineServer:
             _wait_group_gone(process.pid, STOP_TIMEOUT_S)
         self._requests.shutdown(wait=True, cancel_futures=True)
 
-    def generate(self, prompt: Sequence[int], tokens: int) -> Answer:
-        """Generate exactly this many tokens, greedily."""
-        return self._stream(prompt, tokens)
+    def generate(self, prompt: Sequence[int], tokens: int, **wishes: Any) -> Answer:
+        """Generate exactly this many tokens, greedily.
 
-    def submit(self, prompt: Sequence[int], tokens: int) -> Future[Answer]:
+        Wishes are further sampling parameters of SGLang's, and fields of the request (`return_logprob`, `rid`).
+        """
+        return self._stream(prompt, tokens, wishes)
+
+    def submit(self, prompt: Sequence[int], tokens: int, **wishes: Any) -> Future[Answer]:
         """The same while the caller goes on."""
-        return self._requests.submit(self._stream, tuple(prompt), tokens)
+        return self._requests.submit(self._stream, tuple(prompt), tokens, wishes)
+
+    def abort(self, rid: str) -> None:
+        """Take back a request."""
+        body = json.dumps({"rid": rid}).encode()
+        request = urllib.request.Request(self._url("/abort_request"), body, {"Content-Type": "application/json"})
+        urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S).close()
+
+    def flush_cache(self) -> None:
+        """Empty the prefix cache; the server must be idle."""
+        request = urllib.request.Request(self._url("/flush_cache"), b"", method="POST")
+        urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S).close()
 
     def generate_all(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[Answer]:
         """All prompts at once, so that they share batches."""
@@ -213,9 +238,11 @@ class EngineServer:
         """The end of the server's log."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
-    def _stream(self, prompt: Sequence[int], tokens: int) -> Answer:
+    def _stream(self, prompt: Sequence[int], tokens: int, wishes: Mapping[str, Any]) -> Answer:
         parameters = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True}
-        body = {"input_ids": list(prompt), "sampling_params": parameters, "stream": True}
+        body: dict[str, Any] = {"input_ids": list(prompt), "sampling_params": parameters, "stream": True}
+        for name, value in wishes.items():
+            (body if name in REQUEST_FIELDS else parameters)[name] = value
         request = urllib.request.Request(
             self._url("/generate"), json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
@@ -231,7 +258,15 @@ class EngineServer:
             raise EngineError(f"a request came back as {last}\n{self.log_tail()}")
         meta = last["meta_info"]
         reason = (meta["finish_reason"] or {}).get("type", "")
-        return Answer(tuple(last["output_ids"]), reason, meta.get("spec_accept_length"), tuple(arrivals))
+        return Answer(
+            tokens=tuple(last["output_ids"]),
+            finish_reason=reason,
+            accept_length=meta.get("spec_accept_length"),
+            arrivals_ns=tuple(arrivals),
+            rounds=meta.get("spec_verify_ct"),
+            cached_tokens=meta.get("cached_tokens", 0),
+            logprobs=tuple(entry[0] for entry in meta.get("output_token_logprobs") or ()),
+        )
 
     def _command(self) -> list[str]:
         models = self._models / self.settings.model
@@ -249,6 +284,8 @@ class EngineServer:
             config.write_text(json.dumps(ADAPTIVE_CONFIG))
             arguments |= {"speculative-adaptive": "", "speculative-adaptive-config": str(config)}
         arguments |= self.settings.arguments
+        if self.settings.tokenizer:
+            del arguments["skip-tokenizer-init"]
         command = [str(ENGINE_PYTHON), "-m", "sglang.launch_server"]
         for name, value in arguments.items():
             command += [f"--{name}", value] if value else [f"--{name}"]

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tiny_models import VOCABULARY, ModelBuilder, Shape
+from tiny_models import VOCABULARY, ModelBuilder, Shape, save
 
 NOISE = 0.2
 # RMS norm makes every embedding this many times as long: the square root of the hidden size.
@@ -47,11 +47,13 @@ class Qwen3Builder(ModelBuilder):
         for layer in range(self._shape.target_layers):
             for name in ("q_norm", "k_norm"):
                 target[f"model.layers.{layer}.self_attn.{name}.weight"] = torch.ones(self._shape.head_dim)
-        self._save(folder / "target", "Qwen3ForCausalLM", target, self._shape.target_layers, **self._qwen3.config)
+        save(
+            folder / "target", "Qwen3ForCausalLM", target, self._shape, self._shape.target_layers, **self._qwen3.config
+        )
         draft = self._eagle3(target["lm_head.weight"], target["model.embed_tokens.weight"])
-        self._save(
-            folder / "draft", "LlamaForCausalLMEagle3", draft, 1, draft_vocab_size=VOCABULARY, norm_output=True,
-            eagle_config={"eagle_aux_hidden_state_layer_ids": [0], "use_aux_hidden_state": True},
+        save(
+            folder / "draft", "LlamaForCausalLMEagle3", draft, self._shape, 1, draft_vocab_size=VOCABULARY,
+            norm_output=True, eagle_config={"eagle_aux_hidden_state_layer_ids": [0], "use_aux_hidden_state": True},
         )  # fmt: skip
 
     def _eagle3(self, head: Any, embedding: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ Tokens below `EASY_TOKENS` are easy, the rest hard. The target continues token t
 single cycle through the easy tokens and one through the hard ones. The draft knows the successors of easy
 tokens only: an easy prompt has every draft accepted, a hard one none. `noise` mixes attention into the
 target, so that its output depends on the whole context (and on every KV slot being right); then some drafts
-are accepted.
+are accepted. `echo` (echo_model.py) has a draft that needs every entry of its own KV cache.
 
-    python make_models.py FOLDER        makes FOLDER/cycle and FOLDER/noisy, each with target/ and draft/ (and more)
+    python make_models.py FOLDER        makes FOLDER/cycle, /noisy and /echo, each with target/ and draft/ (and more)
 
 Runs in the engine environment (torch, safetensors). The same arguments give the same bytes.
 """
@@ -20,6 +20,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+
+import echo_model
+import tiny_tokenizer
 
 VOCABULARY = 512
 EASY_TOKENS = VOCABULARY // 2
@@ -53,8 +56,8 @@ class ModelBuilder:
 
     def save(self, folder: Path) -> None:
         """Write target/ and draft/ in the form that SGLang loads."""
-        self._save(folder / "target", "LlamaForCausalLM", self._target(), self._shape.target_layers)
-        self._save(folder / "draft", "LlamaForCausalLMEagle", self._draft(), 1)
+        save(folder / "target", "LlamaForCausalLM", self._target(), self._shape, self._shape.target_layers)
+        save(folder / "draft", "LlamaForCausalLMEagle", self._draft(), self._shape, 1)
 
     def _target(self) -> dict[str, Any]:
         """Easy and hard tokens lie in different halves of the hidden space: neither leads to the other."""
@@ -112,34 +115,39 @@ class ModelBuilder:
         successor[order] = order.roll(-1)
         return successor + first
 
-    def _save(self, folder: Path, architecture: str, tensors: dict[str, Any], layers: int, **more: Any) -> None:
-        shape = self._shape
-        config = {
-            "architectures": [architecture],
-            "bos_token_id": 0,
-            "eos_token_id": VOCABULARY - 1,
-            "hidden_act": "silu",
-            "hidden_size": shape.hidden,
-            "intermediate_size": shape.intermediate,
-            "max_position_embeddings": 2048,
-            "model_type": "llama",
-            "num_attention_heads": shape.heads,
-            "num_hidden_layers": layers,
-            "num_key_value_heads": shape.kv_heads,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 10000.0,
-            "tie_word_embeddings": False,
-            "torch_dtype": "float32",
-            "vocab_size": VOCABULARY,
-            **more,
-        }
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config, indent=1))
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
+
+def save(folder: Path, architecture: str, tensors: dict[str, Any], shape: Any, layers: int, **more: Any) -> None:
+    """Write a model of these sizes (`Shape`, or another with its names) with configuration and tokenizer."""
+    config = {
+        "architectures": [architecture],
+        "bos_token_id": 0,
+        "eos_token_id": VOCABULARY - 1,
+        "hidden_act": "silu",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "max_position_embeddings": 8192,
+        "model_type": "llama",
+        "num_attention_heads": shape.heads,
+        "num_hidden_layers": layers,
+        "num_key_value_heads": shape.kv_heads,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "vocab_size": VOCABULARY,
+        **more,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, folder / "model.safetensors", metadata={"format": "pt"})
+    tiny_tokenizer.save(folder, VOCABULARY)
 
 
 def build(folder: Path, seed: int = 0) -> None:
-    """Make every model of `NOISE` below the folder."""
+    """Make every model of `NOISE`, and `echo`, below the folder."""
     for name, noise in NOISE.items():
         ModelBuilder(Shape(), noise, seed).save(folder / name)
+    sizes = echo_model.Sizes()
+    save(folder / "echo" / "target", "LlamaForCausalLM", echo_model.target(), sizes, echo_model.LAYERS)
+    save(folder / "echo" / "draft", "LlamaForCausalLMEagle", echo_model.draft(), sizes, 1)

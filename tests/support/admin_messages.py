@@ -21,6 +21,7 @@ hello {
   modes { kind: KIND_PLAIN_WARM } modes { kind: KIND_SPECULATE steps: 1 } modes { kind: KIND_SPECULATE steps: 3 }
   graph_batch_sizes: [1, 2, 4, 8]
   max_running_requests: 8
+  plain { refused { mode { kind: KIND_PLAIN_NATIVE } reason: "not proven with LoRA" } }
   hooks { target: "a.B.c" applied: true }
   hooks { target: "a.B.d" reason: "no such method [in 0.5.16]" }
 }
@@ -41,7 +42,7 @@ lease { version: 7 age { nanos: 400000000 } acknowledged: true }
 measured {
   goodput_tps: 1234.5 accepted_drafts: 1.91 step_ms: 7.25 batch_size: 3.5 rows: 640 switches: 12
   dropped { key: "negative_count" value: 2 }
-  running_requests: 4 waiting_requests: 1
+  running_requests: 4 waiting_requests: 1 stale_share: 0.25 stale_resumes: 3
 }
 last_message_age { nanos: 100000000 }
 connected_at { seconds: 1700000000 }

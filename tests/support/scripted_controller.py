@@ -31,6 +31,9 @@ class ScriptedController(services.ControlServiceServicer):
         welcoming: Say Welcome to every Hello.
         report_interval_s: What the Welcome asks for.
         target: Where to listen, in the place of another one that is gone; a socket of its own without.
+
+    Attributes:
+        reports: Every report so far, whether a `next_*` skipped it or not.
     """
 
     def __init__(self, welcoming: bool = True, report_interval_s: float = 0.1, target: str = "") -> None:
@@ -39,6 +42,7 @@ class ScriptedController(services.ControlServiceServicer):
         self._welcoming = welcoming
         self._interval_ms = round(report_interval_s * 1e3)
         self._nonce = 0
+        self.reports: list[pb.Report] = []
         self._heard: queue.SimpleQueue[pb.EngineMessage] = queue.SimpleQueue()
         self._to_say: queue.SimpleQueue[pb.ControllerMessage | None] = queue.SimpleQueue()
         self._streaming = threading.Event()
@@ -73,6 +77,8 @@ class ScriptedController(services.ControlServiceServicer):
                     welcome = pb.Welcome(protocol_version=1, controller_id="script")
                     welcome.report_interval.CopyFrom(milliseconds(self._interval_ms))
                     to_say.put(pb.ControllerMessage(welcome=welcome))
+                if message.HasField("report"):
+                    self.reports.append(message.report)
                 self._heard.put(message)
         except grpc.RpcError:
             pass

@@ -47,7 +47,8 @@ def test_what_nobody_said_is_null_and_not_zero() -> None:
     view = as_json(engine_detail(engine(SILENT)))
     for key in (
         "mode", "decided_by", "model", "policy", "pin", "lease", "goodput_tps", "accepted_drafts", "step_ms",
-        "batch_size", "last_message_age_s", "boot_id", "connected_at", "max_running_requests", "kv_capacity_tokens",
+        "batch_size", "last_message_age_s", "plain", "stale_share",
+        "boot_id", "connected_at", "max_running_requests", "kv_capacity_tokens",
     ):  # fmt: skip
         assert view[key] is None, key
     software = view["software"]
@@ -61,6 +62,8 @@ def test_the_full_picture_holds_everything_of_the_line_and_more() -> None:
     assert full["offers"] == [
         {"kind": "plain_warm", "steps": 0}, {"kind": "speculate", "steps": 1}, {"kind": "speculate", "steps": 3},
     ]  # fmt: skip
+    assert full["refused_modes"] == {"plain_native": "not proven with LoRA"}
+    assert (full["stale_share"], full["stale_resumes"]) == (0.25, 3)
     assert full["dropped"] == {"negative_count": 2}
     assert full["refused"] == {"lease_no_state": 1}
     assert full["hooks_applied"] == 1

@@ -30,7 +30,8 @@ def takes_more(original: Any) -> Any:
 
 def test_every_place_is_hooked_in_an_engine_that_has_them_all() -> None:
     plugin = EmbeddedEngine().plugin
-    assert plugin.hooks == [HookStatus(target, True) for target in (POLICY_CLASS, *TARGETS.values())]
+    assert [hook.target for hook in plugin.hooks] == [POLICY_CLASS, *TARGETS.values()]
+    assert all(hook.applied and not hook.reason for hook in plugin.hooks)
     assert plugin.acts
     assert not plugin.observe_reasons
 
@@ -38,7 +39,8 @@ def test_every_place_is_hooked_in_an_engine_that_has_them_all() -> None:
 def test_to_observe_neither_policy_nor_request_processing_is_touched() -> None:
     bare = fresh_copy()
     engine = EmbeddedEngine(OBSERVING)
-    assert {hook.target for hook in engine.plugin.hooks} == set(TARGETS.values()) - {TARGETS["process_input_requests"]}
+    acting_only = {TARGETS["process_input_requests"], TARGETS["init_all_cuda_graphs"]}
+    assert {hook.target for hook in engine.plugin.hooks} == set(TARGETS.values()) - acting_only
     assert all(hook.applied for hook in engine.plugin.hooks)
     assert engine.plugin.observe_reasons == ["TRIMTAB_MODE=observe"]
     assert engine.plugin.policy is None
@@ -58,6 +60,16 @@ def test_a_place_that_is_missing_is_not_hooked_and_the_plugin_observes_and_says_
     assert HookStatus(TARGETS["release_kv_cache"], False, reason) in engine.plugin.hooks
     assert engine.plugin.observe_reasons == [f"hook not in place: {TARGETS['release_kv_cache']}: {reason}"]
     assert not engine.plugin.acts
+
+
+def test_without_the_place_that_only_native_plain_needs_the_plugin_acts_all_the_same() -> None:
+    def prepare(shape: Any) -> None:
+        shape.Scheduler.init_all_cuda_graphs = lambda self, more=None: None
+
+    plugin = EmbeddedEngine(prepare=prepare).plugin
+    (missing,) = [hook for hook in plugin.hooks if not hook.applied]
+    assert (missing.target, missing.optional) == (TARGETS["init_all_cuda_graphs"], True)
+    assert plugin.acts
 
 
 def test_a_place_with_another_signature_is_not_hooked_and_the_plugin_observes_and_says_so() -> None:

@@ -179,7 +179,8 @@ def test_a_hello_says_what_the_engine_is_and_offers() -> None:
     assert list(made.speculation.candidate_steps) == [0, 1, 3, 5, 7]
     assert (made.software.sglang_version, len(made.software.plugin_digest)) == ("embedded", 16)
     assert made.topology.host == "host-1"
-    assert len(made.hooks) == 7
+    assert len(made.hooks) == 8
+    assert [refused.mode.kind for refused in made.plain.refused] == [pb.Mode.KIND_PLAIN_NATIVE, pb.Mode.KIND_PLAIN_COLD]
 
 
 def test_a_hello_of_an_observing_engine_offers_nothing_and_says_why() -> None:

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from support.hooked_engine import mode_of_width
 from support.raw_rows import MS, Lengths, Request, launch, raw_row, requests, row_maker, rows_of
 from trimtab_sglang.lease import PLAIN_NATIVE, PLAIN_WARM, Choice, speculate
-from trimtab_sglang.recorder import Launch, RawRow
-from trimtab_sglang.rows import ABSENT, EXPLORED, GAP, GRAPH, SWITCHED, WARM_UP, Row
+from trimtab_sglang.native_plain import LaunchNote
+from trimtab_sglang.recorder import Launch, RawRow, Recorder
+from trimtab_sglang.rows import ABSENT, EXPLORED, GAP, GRAPH, SWITCHED, WARM_UP, Row, RowMaker
 
 
 def test_a_row_holds_what_was_launched_and_what_came_of_it() -> None:
@@ -26,9 +28,11 @@ def test_a_row_holds_what_was_launched_and_what_came_of_it() -> None:
     assert asdict(row) == {
         "launch_id": 2, "step": 22, "result_ns": 18 * MS, "mode": {"kind": "speculate", "steps": 3},
         "lease_version": 7, "table_entry": 2, "batch_size": 3, "padded_batch_size": 4, "offered": (3, 2, 1),
-        "accepted": (2, 1, 1), "fresh_requests": 3, "emitted_tokens": 7, "step_ns": 8 * MS, "wall_gap_ns": 8 * MS,
+        "accepted": (2, 1, 1), "fresh_requests": 3, "stale_offered": (), "stale_accepted": (), "stale_requests": 0,
+        "emitted_tokens": 7, "step_ns": 8 * MS, "wall_gap_ns": 8 * MS,
         "prefill_tokens": 0, "context_tokens_sum": 600, "context_tokens_max": 300,
-        "retracted_requests": 0, "accepted_worst_decile": 0, "flags": GRAPH | WARM_UP, "global_batch_size": -1,
+        "retracted_requests": 0, "accepted_worst_decile": 0, "catch_up_ns": ABSENT, "flags": GRAPH | WARM_UP,
+        "missed_tokens": 0, "caught_up_tokens": 0, "global_batch_size": -1,
     }  # fmt: skip
 
 
@@ -250,3 +254,57 @@ def test_context_lengths_that_are_not_on_the_host_are_absent(lengths: Any) -> No
     row: Row
     (row,) = rows_of(raw_row(launch(), [0], seq_lens=lengths))
     assert (row.context_tokens_sum, row.context_tokens_max) == (ABSENT, ABSENT)
+
+
+# -- requests whose draft model has not read every token -----------------------------------------
+
+
+def noted(raw: RawRow, *notes: LaunchNote) -> Row:
+    """The row of a result of which these notes were left."""
+    recorder = Recorder()
+    recorder.ring.append(tuple(raw))
+    recorder.notes.extend(notes)
+    (row,) = RowMaker(recorder, (), mode_of_width).drain(1)
+    return row
+
+
+def test_stale_requests_are_counted_apart_from_fresh_ones() -> None:
+    row = noted(raw_row(launch(4), [3, 0, 1, 2], draft_tokens=4), LaunchNote(4, behind=(1, 2)))
+    assert (row.offered, row.accepted, row.fresh_requests) == ((2, 2, 2), (2, 2, 1), 2)
+    assert (row.stale_offered, row.stale_accepted, row.stale_requests) == ((2, 1, 0), (1, 0, 0), 2)
+    assert (row.emitted_tokens, row.catch_up_ns) == (4 + 6, ABSENT)
+
+
+def test_a_late_request_counts_in_neither() -> None:
+    reqs = requests(3)
+    row = noted(raw_row(launch(4), [3, 3, 3], reqs, draft_tokens=4, released=reqs[1:2]), LaunchNote(4, behind=(1, 2)))
+    assert (row.fresh_requests, row.stale_requests, row.emitted_tokens) == (1, 1, 8)
+
+
+def test_a_round_of_native_plain_says_what_it_left_unread() -> None:
+    chosen = launch(4, Choice(PLAIN_NATIVE, 2, 0))
+    row = noted(raw_row(chosen, [0, 0], draft_tokens=1), LaunchNote(4, (0, 1), True, missed_tokens=6))
+    assert (row.mode, row.fresh_requests, row.stale_requests) == (PLAIN_NATIVE, 0, 2)
+    assert (row.missed_tokens, row.caught_up_tokens, row.catch_up_ns, row.emitted_tokens) == (6, 0, 0, 2)
+
+
+def test_the_time_of_a_catch_up_is_asked_for_when_the_result_is_in() -> None:
+    row = noted(raw_row(launch(4), [3, 3], draft_tokens=4), LaunchNote(4, (), True, 0, 12, lambda: 7 * MS))
+    assert (row.catch_up_ns, row.caught_up_tokens, row.fresh_requests) == (7 * MS, 12, 2)
+
+
+def test_a_clock_that_fails_costs_the_figure_and_not_the_row() -> None:
+    def fails() -> int:
+        raise RuntimeError("the event is not there yet")
+
+    row = noted(raw_row(launch(4), [3], draft_tokens=4), LaunchNote(4, (), True, 0, 12, fails))
+    assert (row.catch_up_ns, row.fresh_requests) == (0, 1)
+
+
+def test_notes_of_launches_that_never_came_back_are_let_go_and_later_ones_kept() -> None:
+    recorder = Recorder()
+    recorder.ring.extend(tuple(raw_row(launch(i), [3], draft_tokens=4)) for i in (4, 6))
+    recorder.notes.extend(LaunchNote(i, behind=(0,)) for i in (2, 3, 5, 6))
+    rows = list(RowMaker(recorder, (), mode_of_width).drain(9))
+    assert [row.stale_requests for row in rows] == [0, 1]
+    assert not recorder.notes

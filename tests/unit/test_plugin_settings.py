@@ -46,6 +46,10 @@ GOOD: list[tuple[dict[str, str], dict[str, object]]] = [
     ({"TRIMTAB_SWEEP": " 1 "}, {"sweep": True}),
     ({"TRIMTAB_SWEEP": "0"}, {"sweep": False}),
     ({"TRIMTAB_SWEEP_SECONDS": "7.5"}, {"sweep_seconds": 7.5}),
+    ({"TRIMTAB_NATIVE_PLAIN": " 0 "}, {"native_plain": False}),
+    ({"TRIMTAB_NATIVE_PLAIN": ""}, {"native_plain": True}),
+    ({"TRIMTAB_CATCH_UP_MIB": "512"}, {"catch_up_mib": 512}),
+    ({"TRIMTAB_CATCH_UP_MIB": ""}, {"catch_up_mib": 256}),
 ]
 
 
@@ -70,6 +74,10 @@ BAD: list[tuple[str, str, str]] = [
     *[
         ("TRIMTAB_SWEEP_SECONDS", value, f"is {value!r}; it takes seconds, 1 to 600")
         for value in ("0.5", "601", "soon", "nan", "inf")
+    ],
+    *[
+        ("TRIMTAB_CATCH_UP_MIB", value, f"is {value!r}; it takes mebibytes, 1 to 65536")
+        for value in ("0", "65537", "1.5", "-1", "much")
     ],
     ("TRIMTAB_LABELS", ",".join(f"k{i}=1" for i in range(MAX_LABELS + 1)), "has 65 labels, at most 64"),
 ]

@@ -12,6 +12,7 @@ from trimtab.cli.views import BandView, EngineDetail, PinView
 from trimtab.policies.contract import Candidate
 
 Line = tuple[str, str]
+MIB = 1 << 20
 
 
 def print_page(engine: EngineDetail) -> None:
@@ -33,11 +34,16 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "labels", _pairs(engine.labels)
     yield from _identity(engine)
     yield "offers", _modes(engine)
+    for mode, reason in engine.refused_modes.items():
+        yield "not offered", f"{mode}: {reason}"
+    if engine.plain is not None:
+        yield "native plain", _native_plain(engine.plain)
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
     yield "lease", _lease(engine)
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
+    yield "draft caches", _draft_caches(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
     if engine.rank_divergence:
         yield "ranks", f"disagree {engine.rank_divergence}"
@@ -75,6 +81,19 @@ def _modes(engine: EngineDetail) -> str:
     if not engine.acts:
         return f"nothing, it only observes: {'; '.join(engine.observe_reasons) or 'no reason given'}"
     return ", ".join(map(str, engine.offers)) or "nothing"
+
+
+def _native_plain(plain: Mapping[str, float]) -> str:
+    ring, graph = plain["ring_bytes"] / MIB, plain["graph_bytes"] / MIB
+    return (
+        f"{ring:,.0f} MiB for {plain['window_tokens']:.0f} unread tokens a request, {graph:,.0f} MiB for its graph, "
+        f"together {plain['kv_tokens']:,.0f} KV tokens; {plain['start_s']:.1f} s of the start"
+    )
+
+
+def _draft_caches(engine: EngineDetail) -> str:
+    share = "-" if engine.stale_share is None else f"{engine.stale_share:.0%}"
+    return f"{share} of the requests have a hole in theirs; {engine.stale_resumes} were drafted for with one"
 
 
 def _in_force(engine: EngineDetail) -> str:

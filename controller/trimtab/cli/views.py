@@ -100,6 +100,11 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
         dropped: Rows and samples that the engine left out, by reason, since it started.
         refused: Messages, rows and leases refused, by reason.
         hooks_not_applied: Where the plugin is not in place, and why.
+        refused_modes: Plain modes that it cannot be told to run, and why.
+        plain: What native plain takes: `window_tokens`, `ring_bytes`, `graph_bytes`, `kv_tokens`, `start_s`; null
+            where it is not offered.
+        stale_share: Share of the requests whose draft model has not read every token and never will.
+        stale_resumes: Requests that were drafted for all the same, since the engine started.
     """
 
     boot_id: str | None
@@ -123,6 +128,10 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     refused: Mapping[str, int]
     hooks_applied: int
     hooks_not_applied: Mapping[str, str]
+    refused_modes: Mapping[str, str]
+    plain: Mapping[str, float] | None
+    stale_share: float | None
+    stale_resumes: int
 
 
 def engine_view(engine: admin_pb2.Engine) -> EngineView:
@@ -156,7 +165,23 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         refused=dict(sorted(engine.refused.items())),
         hooks_applied=sum(h.applied for h in hello.hooks),
         hooks_not_applied={h.target: h.reason for h in hello.hooks if not h.applied},
+        refused_modes={str(mode_view(r.mode)): r.reason for r in hello.plain.refused},
+        plain=_plain_memory(hello.plain),
+        stale_share=engine.measured.stale_share if engine.measured.HasField("stale_share") else None,
+        stale_resumes=engine.measured.stale_resumes,
     )
+
+
+def _plain_memory(plain: control_pb2.Plain) -> dict[str, float] | None:
+    if not plain.window_tokens:
+        return None
+    return {
+        "window_tokens": plain.window_tokens,
+        "ring_bytes": plain.ring_bytes,
+        "graph_bytes": plain.graph_bytes,
+        "kv_tokens": plain.kv_tokens,
+        "start_s": plain.start_time.ToNanoseconds() / 1e9,
+    }
 
 
 def mode_view(mode: control_pb2.Mode) -> Mode | None:

@@ -228,11 +228,15 @@ class Scheduler:
         self.max_total_num_tokens = 500_000
         self.token_to_kv_pool_allocator = TokenAllocator(self.max_total_num_tokens)
         self.draft_worker = DraftWorker(world, server_args)
+        self.init_all_cuda_graphs()
         self.request_receiver = SchedulerRequestReceiver()
         self.batch_result_processor = SchedulerBatchResultProcessor(self.draft_worker)
         self.waiting_queue: list[Req] = []
         self.running_batch = ScheduleBatch([], ForwardMode.DECODE)
         self.last_batch: ScheduleBatch | None = None
+
+    def init_all_cuda_graphs(self) -> None:
+        """Capture graphs."""
 
     def process_input_requests(self, recv_reqs: list[Any]) -> None:
         """Queue what came in; SGLang's own dispatcher fails on anything it does not know."""

@@ -22,7 +22,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 import numpy as np
 
-from trimtab.domain import Mode, StepRow
+from trimtab.domain import PLAIN_NATIVE, Mode, StepRow
 from trimtab.errors import PolicyError
 from trimtab.policies.acceptance import Acceptance
 from trimtab.policies.arms import first_mode
@@ -91,7 +91,9 @@ class GoodputPolicy:
         self._guard = Guard()
         self._limits = Limits(self._modes, p.step_ms_p95, p.token_ms, context.kv_capacity_tokens)
         caution = Caution(p.margin, p.doubt, p.random_share, p.random_loss)
-        self._planner = Planner(steps, len(context.bands), first_mode(context, self._modes), caution, context.seed)
+        native = self._modes.index(PLAIN_NATIVE) if PLAIN_NATIVE in self._modes else None
+        first = first_mode(context, self._modes)
+        self._planner = Planner(steps, len(context.bands), first, caution, context.seed, native)
         self._decode_share = 1.0
         self._valuation: Valuation | None = None
         self._decision: Decision | None = None
@@ -203,6 +205,7 @@ class GoodputPolicy:
             explore=calm and not self._guard.closed,
             interval_steps=sums.steps,
             last_step=sums.last_step,
+            unread=sums.unread,
         )
 
     # -- words -----------------------------------------------------------------------------------

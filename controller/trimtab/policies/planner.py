@@ -55,6 +55,7 @@ class Scene:
         explore: Whether anything may be tried.
         interval_steps: Decode steps of the last report.
         last_step: Decode step counter of its last row.
+        unread: Tokens of each request that the draft model has not read.
     """
 
     value: Valuation
@@ -63,6 +64,7 @@ class Scene:
     explore: bool
     interval_steps: int
     last_step: int
+    unread: float = 0.0
 
 
 class Planner:
@@ -74,6 +76,7 @@ class Planner:
         start: Mode that all bands begin with.
         caution: Parameters.
         seed: Seed of probes and of the randomised share.
+        native: Mode behind which the draft model has to catch up; None: there is none.
 
     Attributes:
         table: Mode of every band.
@@ -81,8 +84,11 @@ class Planner:
         probe: Probe under way, or None.
     """
 
-    def __init__(self, steps: Sequence[int], bands: int, start: int, caution: Caution, seed: int) -> None:
+    def __init__(
+        self, steps: Sequence[int], bands: int, start: int, caution: Caution, seed: int, native: int | None = None
+    ) -> None:
         self._steps = np.array(steps)
+        self._native = native
         self._caution = caution
         self._seed = seed
         self._probes = 0
@@ -99,6 +105,7 @@ class Planner:
         """Decide again after a report."""
         passed_ms = sums.decode_ms
         self._switching.add_prices(sums.switch_ms)
+        self._switching.add_catch_ups(sums.catch_ups)
         self._follow_band(scene.band, passed_ms)
         self._clock.advance(scene.band, sums.steps, passed_ms)
         if changed:
@@ -153,9 +160,21 @@ class Planner:
         others = value.against(band, held)
         surplus = others.gain - self._caution.doubt * others.sd - self._caution.margin
         self._regret_ms = np.maximum(0.0, self._regret_ms + surplus * passed_ms)
-        due = (self._regret_ms > self._switching.price_ms) & (surplus > 0)
+        due = (self._regret_ms > self._leaving_ms(scene)) & (surplus > 0)
         if due.any():
             self._hold(band, int(np.where(due, surplus, -np.inf).argmax()))
+
+    def _leaving_ms(self, scene: Scene) -> float:
+        """What it costs to leave the mode of the engine's own band now."""
+        leaving_ms = self._switching.price_ms
+        if self.table[scene.band] == self._native:
+            leaving_ms += self._switching.catch_up_ms(scene.unread)
+        return leaving_ms
+
+    def _between_ms(self, mode: int, other: int) -> float:
+        """What a stay in the other mode costs besides its steps: two switches, and a catch-up on one of them."""
+        passes_native = (mode == self._native) != (other == self._native)
+        return 2 * self._switching.price_ms + (self._switching.catch_up_ms() if passes_native else 0.0)
 
     def _hold(self, band: int, mode: int) -> None:
         self.table[band] = mode
@@ -168,20 +187,20 @@ class Planner:
         value, here = scene.value, self.table[scene.band]
         log_tps = value.log_tps
         best = log_tps.argmax(axis=1)
-        # A visit has to pay for the switches into and out of it.
-        fee = self._caution.margin + 2 * self._switching.price_ms / max(1.0, self._switching.visit_ms)
+        visit_ms = max(1.0, self._switching.visit_ms)
         for band, mode in enumerate(best.tolist()):
             if band == scene.band:
                 continue
             top = log_tps[band, mode]
-            if top - log_tps[band, here] < fee:
+            # A visit has to pay for the switches into and out of it.
+            if top - log_tps[band, here] < self._caution.margin + self._between_ms(mode, here) / visit_ms:
                 self.table[band] = here
             elif top - log_tps[band, self.table[band]] > self._caution.margin:
                 self.table[band] = mode
 
     def _pair(self, scene: Scene) -> None:
         """Give every band a neighbouring mode that costs next to nothing to run now and then."""
-        caution, price_ms = self._caution, self._switching.price_ms
+        caution = self._caution
         log_tps = scene.value.log_tps.tolist()
         step_ms = np.exp(scene.value.log_ms[np.arange(len(log_tps)), self.table]).tolist()
         for band, mode in enumerate(self.table):
@@ -191,7 +210,8 @@ class Planner:
             partner = self.partners[band]
             if partner not in near:
                 partner = near[0] if near else None
-            overhead = caution.random_share * 2 * price_ms / (SHARE_DWELL_STEPS * step_ms[band])
+            between_ms = self._between_ms(mode, mode if partner is None else partner)
+            overhead = caution.random_share * between_ms / (SHARE_DWELL_STEPS * step_ms[band])
             cheap = scene.explore and caution.random_share > 0 and overhead < SHARE_COST
             self.partners[band] = partner if cheap else None
 
@@ -251,7 +271,9 @@ class Planner:
         step_ms = float(np.exp(scene.value.log_ms[scene.band, self.table[scene.band]]))
         # What has lasted so long may be expected to last as long again.
         stay_ms = max(FIRST_STAY_MS, self._clock.age(scene.band) * step_ms)
-        return Price(dwell_for(scene.batch_size), step_ms, loss, self._switching.price_ms, gain, stay_ms)
+        # A probe pays two switches, and the catch-up once.
+        switch_ms = (self._switching.price_ms + self._leaving_ms(scene)) / 2
+        return Price(dwell_for(scene.batch_size), step_ms, loss, switch_ms, gain, stay_ms)
 
     # -- snapshots -------------------------------------------------------------------------------
 

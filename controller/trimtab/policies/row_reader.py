@@ -6,7 +6,8 @@ Which row may teach what is decided here and nowhere else:
   whose draft cache has holes (stale) and warm-ups teach nothing.
 * A row of the start-up sweep teaches a cost and nothing else.
 * A cost is a timed step with nothing in between, in the mode of the step before it, from a captured graph where
-  graphs are in use, without retractions or grammar. The first step after a switch teaches the price of switching.
+  graphs are in use, without retractions or grammar. The first step after a switch teaches the price of switching,
+  without the time in which the draft model read what it had missed: that is a price of its own.
 """
 
 from __future__ import annotations
@@ -73,6 +74,8 @@ class ReportSums:
         last_band: Band of the last timed row.
         last_step: Decode step counter of the last row; `last_ns` the engine's clock at its result.
         catches_up: Whether the drafter reads what it missed before it drafts again.
+        catch_ups: What each catch-up took, and how many tokens of each request it read.
+        unread: Tokens of each request that the drafter has not read after the last row.
     """
 
     steps: int = 0
@@ -87,6 +90,8 @@ class ReportSums:
     requests: int = 0
     stale_requests: int = 0
     catches_up: bool = False
+    catch_ups: list[tuple[float, float]] = field(default_factory=list)
+    unread: float = 0.0
     timed: int = 0
     decode_ms: float = 0.0
     prefills: int = 0
@@ -155,6 +160,7 @@ class RowReader:
             sums.steps += 1
             sums.last_step, sums.last_ns = row.step, row.result_ns
             _note_gap(sums, row, timed)
+            _note_catch_up(sums, row)
             if drafted and mode >= 0:
                 _count(sums, mode, row)
             if timed and step_ns is not None:
@@ -194,7 +200,7 @@ class RowReader:
         sums.modes[mode] = sums.modes.get(mode, 0) + 1
         if flags & _SWITCHED or mode != self._last_mode:
             known = self._last_mode >= 0 or flags & _SWITCHED
-            self._after_switch = (mode, padded, step_ms) if known else None
+            self._after_switch = (mode, padded, step_ms - (row.catch_up_ns or 0) / 1e6) if known else None
             return
         if self._after_switch is not None:
             if self._after_switch[:2] == (mode, padded):
@@ -267,6 +273,13 @@ def _note_gap(sums: ReportSums, row: StepRow, timed: bool) -> None:
     if not timed and row.prefill_tokens > 0 and row.wall_gap_ns is not None:
         sums.prefills += 1
         sums.prefill_ms += min(LONGEST_PREFILL_MS, row.wall_gap_ns / 1e6)
+
+
+def _note_catch_up(sums: ReportSums, row: StepRow) -> None:
+    """What the draft model read before the step, and what it has left to read after it."""
+    sums.unread = row.missed_tokens / row.batch_size
+    if row.caught_up_tokens and row.catch_up_ns:
+        sums.catch_ups.append((row.catch_up_ns / 1e6, row.caught_up_tokens / row.batch_size))
 
 
 def _is_cascade(counts: DepthCounts) -> bool:

@@ -111,6 +111,19 @@ PER_ENGINE = (
         counter=True,
     ),
     PerEngine(
+        "trimtab_engine_stale_share",
+        "Share of the requests whose draft model has not read every token and never will: they accept next to nothing. "
+        "Above 0 after cold plain until those requests end; at other times `trimtab show ENGINE` says what went wrong.",
+        lambda s: s.engine.measured.stale_share if _present(s.engine, "stale_share") else None,
+    ),
+    PerEngine(
+        "trimtab_engine_stale_resumes",
+        "Requests that were drafted for although their draft model has not read every token, since the engine started. "
+        "It grows after cold plain only; if it grows without, look for the fuse in trimtab_engine_mode_info.",
+        lambda s: float(s.engine.measured.stale_resumes),
+        counter=True,
+    ),
+    PerEngine(
         "trimtab_engine_last_message_age_seconds",
         "Time since the engine's last message. Over 10 s and growing: the engine or its plugin is gone; look there.",
         lambda s: _seconds(s.engine.last_message_age),

@@ -22,6 +22,7 @@ class Measured:
         step_ms: Mean time of a step by itself.
         batch_size: Mean requests a step.
         rows: Steps in the window.
+        stale_share: Share of the requests whose draft model has not read every token and never will.
     """
 
     goodput_tps: float = 0.0
@@ -29,6 +30,7 @@ class Measured:
     step_ms: float | None = None
     batch_size: float = 0.0
     rows: int = 0
+    stale_share: float | None = None
 
 
 class Window:
@@ -60,4 +62,11 @@ class Window:
             step_ms=sum(timed) / len(timed) / 1e6 if timed else None,
             batch_size=sum(r.batch_size for r in rows) / len(rows),
             rows=len(rows),
+            stale_share=_stale_share(rows),
         )
+
+
+def _stale_share(rows: Iterable[StepRow]) -> float | None:
+    requests = sum(r.fresh_requests + r.stale_requests for r in rows)
+    stale = sum(r.stale_requests for r in rows if r.catch_up_ns is None)
+    return stale / requests if requests else None

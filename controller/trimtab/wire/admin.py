@@ -158,4 +158,6 @@ def _measured_message(session: EngineSession, measured: Measured) -> admin_pb2.M
         dropped=report.dropped if report else {},
         running_requests=report.running_requests if report else 0,
         waiting_requests=report.waiting_requests if report else 0,
+        stale_share=measured.stale_share,
+        stale_resumes=report.stale_resumes if report else 0,
     )

@@ -30,6 +30,7 @@ REQUIRED = {
 ZERO_IF_ABSENT = {
     "rank": MAX_RANKS, "dp_rank": MAX_RANKS, "lease_version": MAX_COUNT, "fresh_requests": MAX_REQUESTS,
     "stale_requests": MAX_REQUESTS, "prefill_tokens": (1 << 32) - 1, "flags": (1 << 32) - 1,
+    "missed_tokens": MAX_COUNT, "caught_up_tokens": MAX_COUNT,
 }  # fmt: skip
 # Signed columns: -1 is absent.
 NONE_IF_ABSENT = {

@@ -105,6 +105,7 @@ def read_report(message: pb.Report) -> tuple[Report, Counter[str]]:
             _read_rank(f"report.ranks[{i}]", rank)
             for i, rank in enumerate(bounds.at_most("report.ranks", message.ranks, bounds.MAX_TEAM))
         ),
+        stale_resumes=bounds.whole("report.stale_resumes", message.stale_resumes),
     )
     return report, refused
 
@@ -189,6 +190,7 @@ def _check_numbers(message: pb.Hello) -> None:
     bounds.at_most("hello.graph_batch_sizes", message.graph_batch_sizes, bounds.MAX_GRAPH_SIZES)
     bounds.at_most("hello.observe_reasons", message.observe_reasons, bounds.MAX_LABELS)
     bounds.at_most("hello.hooks", message.hooks, bounds.MAX_HOOKS)
+    bounds.at_most("hello.plain.refused", message.plain.refused, bounds.MAX_MODES)
 
 
 def _clip_texts(message: pb.Hello) -> None:
@@ -196,6 +198,8 @@ def _clip_texts(message: pb.Hello) -> None:
     message.observe_reasons[:] = [bounds.clipped(reason) for reason in message.observe_reasons]
     for hook in message.hooks:
         hook.target, hook.reason = bounds.clipped(hook.target), bounds.clipped(hook.reason)
+    for refused in message.plain.refused:
+        refused.reason = bounds.clipped(refused.reason)
     if message.HasField("pin"):
         message.pin.reason, message.pin.owner = bounds.clipped(message.pin.reason), bounds.clipped(message.pin.owner)
     if message.HasField("in_force"):

@@ -411,6 +411,8 @@ class Measured(_message.Message):
     DROPPED_FIELD_NUMBER: _builtins.int
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
+    STALE_SHARE_FIELD_NUMBER: _builtins.int
+    STALE_RESUMES_FIELD_NUMBER: _builtins.int
     goodput_tps: _builtins.float
     accepted_drafts: _builtins.float
     """Accepted drafts a request and step; absent while nothing was drafted."""
@@ -420,6 +422,10 @@ class Measured(_message.Message):
     switches: _builtins.int
     running_requests: _builtins.int
     waiting_requests: _builtins.int
+    stale_share: _builtins.float
+    """Share of the requests whose draft model has not read every token and never will; absent without requests."""
+    stale_resumes: _builtins.int
+    """Requests that were drafted for all the same, since the engine started."""
     @_builtins.property
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
@@ -434,17 +440,23 @@ class Measured(_message.Message):
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         running_requests: _builtins.int = ...,
         waiting_requests: _builtins.int = ...,
+        stale_share: _builtins.float | None = ...,
+        stale_resumes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_drafts", b"_accepted_drafts", "_step_ms", b"_step_ms", "accepted_drafts", b"accepted_drafts", "step_ms", b"step_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accepted_drafts", b"_accepted_drafts", "_stale_share", b"_stale_share", "_step_ms", b"_step_ms", "accepted_drafts", b"accepted_drafts", "stale_share", b"stale_share", "step_ms", b"step_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_drafts", b"_accepted_drafts", "_step_ms", b"_step_ms", "accepted_drafts", b"accepted_drafts", "batch_size", b"batch_size", "dropped", b"dropped", "goodput_tps", b"goodput_tps", "rows", b"rows", "running_requests", b"running_requests", "step_ms", b"step_ms", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accepted_drafts", b"_accepted_drafts", "_stale_share", b"_stale_share", "_step_ms", b"_step_ms", "accepted_drafts", b"accepted_drafts", "batch_size", b"batch_size", "dropped", b"dropped", "goodput_tps", b"goodput_tps", "rows", b"rows", "running_requests", b"running_requests", "stale_resumes", b"stale_resumes", "stale_share", b"stale_share", "step_ms", b"step_ms", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accepted_drafts: _TypeAlias = _typing.Literal["accepted_drafts"]  # noqa: Y015
     _WhichOneofArgType__accepted_drafts: _TypeAlias = _typing.Literal["_accepted_drafts", b"_accepted_drafts"]  # noqa: Y015
+    _WhichOneofReturnType__stale_share: _TypeAlias = _typing.Literal["stale_share"]  # noqa: Y015
+    _WhichOneofArgType__stale_share: _TypeAlias = _typing.Literal["_stale_share", b"_stale_share"]  # noqa: Y015
     _WhichOneofReturnType__step_ms: _TypeAlias = _typing.Literal["step_ms"]  # noqa: Y015
     _WhichOneofArgType__step_ms: _TypeAlias = _typing.Literal["_step_ms", b"_step_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__accepted_drafts) -> _WhichOneofReturnType__accepted_drafts | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__stale_share) -> _WhichOneofReturnType__stale_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step_ms) -> _WhichOneofReturnType__step_ms | None: ...
 

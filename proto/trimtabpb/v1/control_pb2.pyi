@@ -279,6 +279,7 @@ class Hello(_message.Message):
     IN_FORCE_FIELD_NUMBER: _builtins.int
     PIN_FIELD_NUMBER: _builtins.int
     LAST_LEASE_VERSION_FIELD_NUMBER: _builtins.int
+    PLAIN_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """1. A controller answers a higher version with its own rules and ignores what it does not know."""
     engine_id: _builtins.str
@@ -319,6 +320,8 @@ class Hello(_message.Message):
     def pin(self) -> Global___Pin:
         """Pin held by the engine, with its remaining time."""
 
+    @_builtins.property
+    def plain(self) -> Global___Plain: ...
     def __init__(
         self,
         *,
@@ -339,10 +342,11 @@ class Hello(_message.Message):
         in_force: Global___InForce | None = ...,
         pin: Global___Pin | None = ...,
         last_lease_version: _builtins.int = ...,
+        plain: Global___Plain | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["in_force", b"in_force", "pin", b"pin", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["in_force", b"in_force", "pin", b"pin", "plain", b"plain", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acts", b"acts", "boot_id", b"boot_id", "engine_id", b"engine_id", "graph_batch_sizes", b"graph_batch_sizes", "hooks", b"hooks", "in_force", b"in_force", "kv_capacity_tokens", b"kv_capacity_tokens", "labels", b"labels", "last_lease_version", b"last_lease_version", "max_running_requests", b"max_running_requests", "modes", b"modes", "observe_reasons", b"observe_reasons", "pin", b"pin", "protocol_version", b"protocol_version", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acts", b"acts", "boot_id", b"boot_id", "engine_id", b"engine_id", "graph_batch_sizes", b"graph_batch_sizes", "hooks", b"hooks", "in_force", b"in_force", "kv_capacity_tokens", b"kv_capacity_tokens", "labels", b"labels", "last_lease_version", b"last_lease_version", "max_running_requests", b"max_running_requests", "modes", b"modes", "observe_reasons", b"observe_reasons", "pin", b"pin", "plain", b"plain", "protocol_version", b"protocol_version", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -503,6 +507,76 @@ class Speculation(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Speculation: _TypeAlias = Speculation  # noqa: Y015
+
+@_typing.final
+class Plain(_message.Message):
+    """Plain decoding besides SGLang's zero steps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REFUSED_FIELD_NUMBER: _builtins.int
+    WINDOW_TOKENS_FIELD_NUMBER: _builtins.int
+    RING_BYTES_FIELD_NUMBER: _builtins.int
+    GRAPH_BYTES_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    window_tokens: _builtins.int
+    """What native plain takes; 0 and absent where it is not offered. Tokens of each request whose hidden
+    states are kept on the device: the draft model catches up at least that often.
+    """
+    ring_bytes: _builtins.int
+    graph_bytes: _builtins.int
+    """Decode graph and the workspace of its attention backend."""
+    kv_tokens: _builtins.int
+    """KV tokens that would fit in the same memory; 0 if unknown."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___RefusedMode]:
+        """Plain modes that this engine cannot run, and why."""
+
+    @_builtins.property
+    def start_time(self) -> _duration_pb2.Duration:
+        """What it added to the start of the engine."""
+
+    def __init__(
+        self,
+        *,
+        refused: _abc.Iterable[Global___RefusedMode] | None = ...,
+        window_tokens: _builtins.int = ...,
+        ring_bytes: _builtins.int = ...,
+        graph_bytes: _builtins.int = ...,
+        kv_tokens: _builtins.int = ...,
+        start_time: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph_bytes", b"graph_bytes", "kv_tokens", b"kv_tokens", "refused", b"refused", "ring_bytes", b"ring_bytes", "start_time", b"start_time", "window_tokens", b"window_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Plain: _TypeAlias = Plain  # noqa: Y015
+
+@_typing.final
+class RefusedMode(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    @_builtins.property
+    def mode(self) -> Global___Mode: ...
+    def __init__(
+        self,
+        *,
+        mode: Global___Mode | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RefusedMode: _TypeAlias = RefusedMode  # noqa: Y015
 
 @_typing.final
 class Hook(_message.Message):
@@ -681,6 +755,7 @@ class Report(_message.Message):
     LAST_STEP_AGE_NS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
+    STALE_RESUMES_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """1, 2, 3 ... on one stream: gaps and duplicates are visible."""
@@ -693,6 +768,8 @@ class Report(_message.Message):
     """Age of the newest decode result; absent before the first."""
     waiting_requests: _builtins.int
     running_requests: _builtins.int
+    stale_resumes: _builtins.int
+    """Requests that were drafted for although their draft model has not read every token, since the engine started."""
     @_builtins.property
     def rows(self) -> Global___StepRows: ...
     @_builtins.property
@@ -718,11 +795,12 @@ class Report(_message.Message):
         last_step_age_ns: _builtins.int | None = ...,
         waiting_requests: _builtins.int = ...,
         running_requests: _builtins.int = ...,
+        stale_resumes: _builtins.int = ...,
         ranks: _abc.Iterable[Global___RankStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "decode_steps", b"decode_steps", "dropped", b"dropped", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "now_ns", b"now_ns", "ranks", b"ranks", "rows", b"rows", "running_requests", b"running_requests", "seq", b"seq", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "decode_steps", b"decode_steps", "dropped", b"dropped", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "now_ns", b"now_ns", "ranks", b"ranks", "rows", b"rows", "running_requests", b"running_requests", "seq", b"seq", "stale_resumes", b"stale_resumes", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_step_age_ns: _TypeAlias = _typing.Literal["last_step_age_ns"]  # noqa: Y015
     _WhichOneofArgType__last_step_age_ns: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns"]  # noqa: Y015
@@ -811,6 +889,8 @@ class StepRows(_message.Message):
     ACCEPTED_WORST_DECILE_FIELD_NUMBER: _builtins.int
     CATCH_UP_NS_FIELD_NUMBER: _builtins.int
     FLAGS_FIELD_NUMBER: _builtins.int
+    MISSED_TOKENS_FIELD_NUMBER: _builtins.int
+    CAUGHT_UP_TOKENS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def launch_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Serial number of the launch within this engine process."""
@@ -909,10 +989,20 @@ class StepRows(_message.Message):
 
     @_builtins.property
     def catch_up_ns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Time spent on reading missed tokens into the draft model before this step; -1 if absent."""
+        """Time spent on reading missed tokens into the draft model before this step. 0: none was due, but the draft
+        model will have read everything before it drafts again. -1 (absent): nothing is caught up.
+        """
 
     @_builtins.property
     def flags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def missed_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens of the batch that the draft model has not read after this step and will catch up with."""
+
+    @_builtins.property
+    def caught_up_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Tokens that it was caught up with before this step."""
+
     def __init__(
         self,
         *,
@@ -948,10 +1038,12 @@ class StepRows(_message.Message):
         accepted_worst_decile: _abc.Iterable[_builtins.float] | None = ...,
         catch_up_ns: _abc.Iterable[_builtins.int] | None = ...,
         flags: _abc.Iterable[_builtins.int] | None = ...,
+        missed_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        caught_up_tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fresh", b"fresh", "stale", b"stale"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_worst_decile", b"accepted_worst_decile", "batch_size", b"batch_size", "catch_up_ns", b"catch_up_ns", "context_tokens_max", b"context_tokens_max", "context_tokens_sum", b"context_tokens_sum", "dp_rank", b"dp_rank", "emitted_tokens", b"emitted_tokens", "flags", b"flags", "fresh", b"fresh", "fresh_requests", b"fresh_requests", "global_batch_size", b"global_batch_size", "grammar_requests", b"grammar_requests", "greedy_requests", b"greedy_requests", "kv_used_tokens", b"kv_used_tokens", "launch_id", b"launch_id", "lease_version", b"lease_version", "lora_requests", b"lora_requests", "mode_kind", b"mode_kind", "mode_steps", b"mode_steps", "padded_batch_size", b"padded_batch_size", "prefill_tokens", b"prefill_tokens", "rank", b"rank", "result_ns", b"result_ns", "retracted_requests", b"retracted_requests", "running_requests", b"running_requests", "stale", b"stale", "stale_requests", b"stale_requests", "step", b"step", "step_ns", b"step_ns", "table_entry", b"table_entry", "waiting_requests", b"waiting_requests", "wall_gap_ns", b"wall_gap_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted_worst_decile", b"accepted_worst_decile", "batch_size", b"batch_size", "catch_up_ns", b"catch_up_ns", "caught_up_tokens", b"caught_up_tokens", "context_tokens_max", b"context_tokens_max", "context_tokens_sum", b"context_tokens_sum", "dp_rank", b"dp_rank", "emitted_tokens", b"emitted_tokens", "flags", b"flags", "fresh", b"fresh", "fresh_requests", b"fresh_requests", "global_batch_size", b"global_batch_size", "grammar_requests", b"grammar_requests", "greedy_requests", b"greedy_requests", "kv_used_tokens", b"kv_used_tokens", "launch_id", b"launch_id", "lease_version", b"lease_version", "lora_requests", b"lora_requests", "missed_tokens", b"missed_tokens", "mode_kind", b"mode_kind", "mode_steps", b"mode_steps", "padded_batch_size", b"padded_batch_size", "prefill_tokens", b"prefill_tokens", "rank", b"rank", "result_ns", b"result_ns", "retracted_requests", b"retracted_requests", "running_requests", b"running_requests", "stale", b"stale", "stale_requests", b"stale_requests", "step", b"step", "step_ns", b"step_ns", "table_entry", b"table_entry", "waiting_requests", b"waiting_requests", "wall_gap_ns", b"wall_gap_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

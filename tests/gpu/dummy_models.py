@@ -1,0 +1,34 @@
+"""Configurations of Llama shapes with EAGLE3 drafts for `--load-format dummy`: time can be measured without weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "8b": {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 128256,
+    },
+    "tiny": {
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512, "torch_dtype": "float32",
+    },
+}  # fmt: skip
+COMMON = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_key_value_heads": 8, "head_dim": 128,
+    "hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
+    "attention_bias": False, "mlp_bias": False,
+}  # fmt: skip
+DRAFT = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+
+
+def make(folder: Path, shape: str = "8b", candidate_steps: tuple[int, ...] = (0, 1, 3)) -> None:
+    """Write target/, draft/ and adaptive.json below the folder."""
+    draft = DRAFT | {"draft_vocab_size": SHAPES[shape]["vocab_size"] // 4}
+    for name, more in (("target", {}), ("draft", draft)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps({**COMMON, **SHAPES[shape], **more}))
+    (folder / "adaptive.json").write_text(json.dumps({"1": {"candidate_steps": list(candidate_steps)}}))
