@@ -31,6 +31,7 @@ class NGRAMWorker:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"speculative_use_rejection_sampling": True}, "rejection sampling: the draft probabilities would be stand-ins"),
     ({"speculative_use_block_verification": True}, "block verification: the draft probabilities would be stand-ins"),
+    ({"tp_size": 2}, "not proven with several ranks"),
     ({"pp_size": 2}, "not proven with pipeline parallelism"),
     ({"enable_dp_attention": True}, "not proven with data-parallel attention"),
     ({"enable_two_batch_overlap": True}, "not proven with two-batch overlap"),
