@@ -39,6 +39,8 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
+    if engine.journal_problem:
+        yield "journal", f"the controller's journal fails: {engine.journal_problem}"
     yield "dropped", _pairs(engine.dropped)
     yield "refused", _pairs(engine.refused)
     yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"

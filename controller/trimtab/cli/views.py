@@ -95,6 +95,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
         profile: The cost profile that its policy begins with; null for none.
         profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
         alarms: What the policy wants an operator to look at.
+        journal_problem: Why the controller's journal fails; null if it does not.
         measured_rows: Decode steps behind the measured figures.
         dropped: Rows and samples that the engine left out, by reason, since it started.
         refused: Messages, rows and leases refused, by reason.
@@ -115,6 +116,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     profile: str | None
     profile_ignored: str | None
     alarms: tuple[str, ...]
+    journal_problem: str | None
     bands: tuple[BandView, ...]
     measured_rows: int
     dropped: Mapping[str, int]
@@ -128,8 +130,8 @@ def engine_view(engine: admin_pb2.Engine) -> EngineView:
     return EngineView(**_summary(engine))
 
 
-def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
-    """The engine in full."""
+def engine_detail(engine: admin_pb2.Engine, journal_problem: str = "") -> EngineDetail:
+    """The engine in full, and what is wrong with its controller's journal."""
     hello = engine.hello
     return EngineDetail(
         **_summary(engine),
@@ -147,6 +149,7 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         profile=engine.profile.name or None,
         profile_ignored=engine.profile.ignored or None,
         alarms=tuple(engine.policy.alarms),
+        journal_problem=journal_problem or None,
         bands=_bands(engine.policy),
         measured_rows=engine.measured.rows,
         dropped=dict(sorted(engine.measured.dropped.items())),
