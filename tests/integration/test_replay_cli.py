@@ -123,7 +123,7 @@ def test_people_get_a_table_and_what_belongs_to_it(trace: Path) -> None:
 def test_a_journal_is_replayed_as_it_is(journal: Path) -> None:
     by_file = as_data(journal, "--policy", "fixed:1")
     assert [one["policy"] for one in by_file] == ["as recorded", "fixed:1"]
-    assert by_file[0]["steps"] > 9_000
+    assert by_file[0]["steps"] > 5_000
     by_directory = as_data(journal.parent, "--policy", "fixed:1")
     assert [{**one, "trace": ""} for one in by_directory] == [{**one, "trace": ""} for one in by_file]
     assert [path.name for path in journal.parent.iterdir()] == ["journal.db"]

@@ -86,7 +86,7 @@ def test_what_was_never_tried_is_told_with_the_doubt_that_it_deserves(tmp_path: 
 
     assert width(seven) > 1.25 > width(three)
     assert seven.notes == (
-        "what a step costs in speculate(7) was never measured in this trace",
+        "what a step costs in speculate(7) was never measured",
         "acceptance beyond 3 drafts was never seen, as speculate(7) needs it",
     )
 

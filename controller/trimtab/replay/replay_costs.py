@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from trimtab.domain import Mode
 from trimtab.policies.profile import CostProfile
 from trimtab.replay.profile_fit import MIN_CELL_STEPS, fit_profile
 from trimtab.replay.profile_table import ProfileTable
-from trimtab.replay.step_samples import Floats, Ints, Mask, StepSamples
+from trimtab.replay.step_samples import Floats, Ints, StepSamples
 from trimtab.replay.trace_survey import SwitchSamples
 from trimtab.replay.unmeasured_costs import completed
 
@@ -53,6 +53,7 @@ class ReplayCosts:
             common to all; shape `(S, M)`.
         sources: How the logarithm of times moves with what they share, by one standard deviation; shape `(S, M, W)`.
         price: Of a change of mode.
+        listed: Modes that a profile from elsewhere lists; empty where it was fitted on the trace.
     """
 
     profile: CostProfile
@@ -62,11 +63,11 @@ class ReplayCosts:
     own_sd: Floats
     sources: Floats
     price: SwitchPrice
+    listed: frozenset[Mode] = frozenset()
 
-    @property
-    def measured(self) -> Mask:
-        """Where the trace itself tells the cost; shape `(S, M)`."""
-        return np.asarray(self.rows >= MEASURED_ROWS)
+    def knows(self, place: int, mode: Mode) -> bool:
+        """Whether anybody ever measured what this mode costs, at whatever batch size."""
+        return mode in self.listed or bool((self.rows[:, place] >= MEASURED_ROWS).any())
 
 
 def fitted_costs(
@@ -102,7 +103,8 @@ def given_costs(
     listed = {mode for point in profile.points for mode in point.ms}
     unlisted = np.array([0.0 if mode in listed else UNLISTED_SD for mode in modes])
     own_sd = np.hypot(np.where(held.rows >= MEASURED_ROWS, held.sd, ELSEWHERE_SD), unlisted)
-    return _costs(profile, held, own_sd, np.zeros((*own_sd.shape, 0)), switches, modes, switch_ms)
+    costs = _costs(profile, held, own_sd, np.zeros((*own_sd.shape, 0)), switches, modes, switch_ms)
+    return replace(costs, listed=frozenset(listed))
 
 
 @dataclass(frozen=True, slots=True)

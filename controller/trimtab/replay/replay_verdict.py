@@ -227,19 +227,13 @@ def _notes(ledger: Ledger, costs: ReplayCosts, environment: TraceEnvironment) ->
     if not steps.sum():
         return []
     shares = steps / steps.sum()
-    measured: list[bool] = np.any(costs.measured, axis=0).tolist()
-    guessed = [
-        str(mode)
-        for mode, share, known in zip(environment.modes, shares, measured, strict=True)
-        if share > WORTH_SAYING and not known
-    ]
+    used = [(i, mode) for i, mode in enumerate(environment.modes) if shares[i] > WORTH_SAYING]
+    guessed = [str(mode) for i, mode in used if not costs.knows(i, mode)]
     deepest = environment.survey.depth
-    beyond = [
-        str(m) for m, share in zip(environment.modes, shares, strict=True) if share > WORTH_SAYING and m.steps > deepest
-    ]
+    beyond = [str(mode) for _, mode in used if mode.steps > deepest]
     found = []
     if guessed:
-        found.append(f"what a step costs in {', '.join(guessed)} was never measured in this trace")
+        found.append(f"what a step costs in {', '.join(guessed)} was never measured")
     if beyond:
         found.append(f"acceptance beyond {deepest} drafts was never seen, as {', '.join(beyond)} needs it")
     modelled = ledger.tokens[Evidence.MODELLED].sum() > WORTH_SAYING * ledger.tokens.sum()
