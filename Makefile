@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SGLANG_STAMP := .venv-sglang/.installed
 
-.PHONY: demo demo-sglang test test-long lint format bench proto clean
+.PHONY: browser demo demo-sglang test test-long lint format bench proto clean
 
 demo: $(STAMP)
 	$(BIN)/trimtab demo
@@ -13,7 +13,7 @@ demo: $(STAMP)
 demo-sglang: $(STAMP) $(SGLANG_STAMP)
 	$(BIN)/python tests/sglang/demo.py
 
-test: $(STAMP) $(SGLANG_STAMP)
+test: $(STAMP) $(SGLANG_STAMP) browser
 	$(BIN)/pytest
 
 test-long: $(STAMP) $(SGLANG_STAMP)
@@ -35,6 +35,9 @@ format: $(STAMP)
 
 proto: $(STAMP)
 	$(BIN)/python tests/support/generate_proto.py proto
+
+browser:
+	tests/support/browser.sh
 
 clean:
 	rm -rf $(VENV) .venv-sglang build dist

@@ -34,6 +34,8 @@ OFF = "off"
 DEFAULT_METRICS_LISTEN = "127.0.0.1:9464"
 REPORT_INTERVAL_MS = (100, 5000)
 LEASE_TTL_S = (0.5, 60.0)
+JOURNAL_MAX_MB = (1, 1_048_576)
+JOURNAL_MAX_AGE_DAYS = (0.01, 3650.0)
 # sun_path of a Unix socket address holds 108 bytes, the last of them 0.
 MAX_SOCKET_PATH_BYTES = 107
 
@@ -68,6 +70,20 @@ class PolicySection(msgspec.Struct, frozen=True):
     parameters: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class JournalSection(msgspec.Struct, frozen=True):
+    """What is kept of what happened.
+
+    Attributes:
+        directory: Where the journal is; empty for the default, "off" for none.
+        max_mb: Size of the file at most, in MiB.
+        max_age_days: Age of an entry at most.
+    """
+
+    directory: str = ""
+    max_mb: int = 1024
+    max_age_days: float = 14.0
+
+
 class ProfileSection(msgspec.Struct, frozen=True, omit_defaults=True):
     """A cost profile for the engines of its key: in a file, or in place.
 
@@ -92,6 +108,7 @@ class Settings(msgspec.Struct, frozen=True):
     server: ServerSection = msgspec.field(default_factory=ServerSection)
     session: SessionSection = msgspec.field(default_factory=SessionSection)
     policy: PolicySection = msgspec.field(default_factory=PolicySection)
+    journal: JournalSection = msgspec.field(default_factory=JournalSection)
     profile: tuple[ProfileSection, ...] = ()
 
 
@@ -100,6 +117,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "server": ServerSection,
     "session": SessionSection,
     "policy": PolicySection,
+    "journal": JournalSection,
 }
 PROFILES = "profile"
 
@@ -121,6 +139,23 @@ def default_socket_path(environ: Mapping[str, str] | None = None, uid: int | Non
     if environ.get("XDG_RUNTIME_DIR"):
         return Path(environ["XDG_RUNTIME_DIR"], "trimtab", "trimtabd.sock")
     return Path(f"/tmp/trimtab-{uid}", "trimtabd.sock")
+
+
+def default_state_directory(environ: Mapping[str, str] | None = None, uid: int | None = None) -> Path:
+    """Where a daemon without further settings keeps its journal: the directory that systemd gives it, else root's, else
+    the user's.
+    """
+    environ = os.environ if environ is None else environ
+    uid = os.getuid() if uid is None else uid
+    # Of several directories of a service the first is taken.
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given)
+    if uid == 0:
+        return Path("/var/lib/trimtab")
+    if environ.get("XDG_STATE_HOME"):
+        return Path(environ["XDG_STATE_HOME"], "trimtab")
+    return Path(environ.get("HOME") or "~").expanduser() / ".local" / "state" / "trimtab"
 
 
 def load_tables(path: Path) -> dict[str, Any]:
@@ -242,6 +277,8 @@ def _check_values(settings: Settings) -> None:
     session, server = settings.session, settings.server
     _check_range("session.report_interval_ms", session.report_interval_ms, *REPORT_INTERVAL_MS)
     _check_range("session.lease_ttl_s", session.lease_ttl_s, *LEASE_TTL_S)
+    _check_range("journal.max_mb", settings.journal.max_mb, *JOURNAL_MAX_MB)
+    _check_range("journal.max_age_days", settings.journal.max_age_days, *JOURNAL_MAX_AGE_DAYS)
     if len(os.fsencode(server.socket)) > MAX_SOCKET_PATH_BYTES:
         raise ConfigError(
             "server.socket", f"longer than the {MAX_SOCKET_PATH_BYTES} bytes of a socket path: shorten it"

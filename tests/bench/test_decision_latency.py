@@ -40,9 +40,10 @@ def runs(plugin: Plugin, steps: int) -> Callable[[], bool]:
 
 @pytest.mark.bench
 @pytest.mark.timeout(120)
-def test_from_a_decision_to_its_first_step() -> None:
+@pytest.mark.parametrize("arguments", [(), ("--state-dir", "off")], ids=["with a journal", "without a journal"])
+def test_from_a_decision_to_its_first_step(arguments: tuple[str, ...], request: pytest.FixtureRequest) -> None:
     took_ms: list[float] = []
-    with DaemonProcess() as daemon, hooked(32, daemon) as engine:
+    with DaemonProcess(*arguments) as daemon, hooked(32, daemon) as engine:
         for turn in range(DECISIONS):
             steps = (1, 3, 5)[turn % 3]
             done = runs(engine.plugin, steps)
@@ -55,6 +56,6 @@ def test_from_a_decision_to_its_first_step() -> None:
             took_ms.append((time.perf_counter() - began) * 1e3)
             order.join()
     print(
-        f"\ndecision to first step: median {statistics.median(took_ms):.1f} ms, "
+        f"\ndecision to first step, {request.node.callspec.id}: median {statistics.median(took_ms):.1f} ms, "
         f"p99 {percentile(took_ms, 0.99):.1f} ms ({DECISIONS} decisions, a step every {STEP_S * 1e3:.0f} ms)"
     )

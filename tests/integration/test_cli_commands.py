@@ -27,9 +27,9 @@ LINE_KEYS = {
 }  # fmt: skip
 DETAIL_KEYS = LINE_KEYS | {
     "boot_id", "connected_at", "software", "topology", "speculation", "offers", "observe_reasons", "graph_batch_sizes",
-    "max_running_requests", "kv_capacity_tokens", "alarms", "fuse_reason", "profile", "profile_ignored", "bands",
-    "measured_rows", "dropped", "refused", "hooks_applied", "hooks_not_applied", "refused_modes", "plain",
-    "stale_share", "stale_resumes",
+    "max_running_requests", "kv_capacity_tokens", "alarms", "journal_problem", "fuse_reason", "profile",
+    "profile_ignored", "bands", "measured_rows", "dropped", "refused", "hooks_applied", "hooks_not_applied",
+    "refused_modes", "plain", "stale_share", "stale_resumes",
 }  # fmt: skip
 
 

@@ -200,6 +200,9 @@ def test_check_config_prints_what_a_file_amounts_to(tmp_path: Path) -> None:
         "session.report_interval_ms = 500",
         "session.lease_ttl_s = 2.0",
         'policy.name = "goodput"',
+        'journal.directory = ""',
+        "journal.max_mb = 1024",
+        "journal.max_age_days = 14.0",
     ]
 
 
@@ -279,8 +282,8 @@ def test_a_second_interrupt_ends_it_at_once() -> None:
 # -- a new one -----------------------------------------------------------------------------------
 
 
-def test_a_new_daemon_adopts_an_engines_pin_and_goes_on_from_its_version() -> None:
-    with DaemonProcess() as first, ScriptedEngine(first.target, "a") as engine:
+def test_a_new_daemon_without_a_journal_adopts_an_engines_pin_and_goes_on_from_its_version() -> None:
+    with DaemonProcess("--state-dir", "off") as first, ScriptedEngine(first.target, "a") as engine:
         engine.start()
         engine.follow(engine.next_lease())
         pin_steps(first, "a", 1, seconds=600)
@@ -288,7 +291,7 @@ def test_a_new_daemon_adopts_an_engines_pin_and_goes_on_from_its_version() -> No
         first.stop(signal.SIGKILL)
         engine.end()
         engine.pin = pb.Pin(id=pin_id, mode=engine.in_force.mode, remaining=Duration(seconds=590))
-        with DaemonProcess(directory=first.directory) as second:
+        with DaemonProcess("--state-dir", "off", directory=first.directory) as second:
             engine.start()
             lease = engine.next_lease()
             view = second.admin.GetEngine(admin_pb2.GetEngineRequest(engine_id="a")).engine

@@ -29,6 +29,7 @@ class ControllerProcess:
     def __init__(self, folder: Path, policy: str = "") -> None:
         self.socket = folder / "trimtabd.sock"
         self.log_path = folder / "trimtabd.log"
+        self.state = folder / "state"
         self._config = folder / "trimtabd.toml"
         self._config.write_text(f'[server]\nmetrics_listen = "off"\n{policy}')
         self._process: subprocess.Popen[bytes] | None = None
@@ -48,6 +49,7 @@ class ControllerProcess:
     def start(self) -> None:
         """Start the daemon and wait until it answers."""
         command = [str(BIN / "trimtabd"), "--config", str(self._config), "--socket", str(self.socket)]
+        command += ["--state-dir", str(self.state)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 command, env=_environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT

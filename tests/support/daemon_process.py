@@ -23,7 +23,7 @@ TRIMTABD = Path(sys.executable).with_name("trimtabd")
 
 
 class DaemonProcess:
-    """Starts `trimtabd` on a socket in a short-lived directory; its log is read as JSON.
+    """Starts `trimtabd` on a socket in a short-lived directory, with its journal there; its log is read as JSON.
 
     Args:
         arguments: More of its command line.
@@ -43,7 +43,10 @@ class DaemonProcess:
         self.directory = directory or Path(str(self._made))
         self.socket = self.directory / "run" / "trimtabd.sock"
         self.log_path = self.directory / f"trimtabd-{time.monotonic_ns()}.log"
+        self.state = self.directory / "state"
         command = [str(TRIMTABD), "--log-json", *arguments]
+        if "--state-dir" not in arguments:
+            command += ["--state-dir", str(self.state)]
         if not own_socket:
             command += ["--socket", str(self.socket)]
         if "--metrics-listen" not in arguments:
@@ -118,9 +121,10 @@ class DaemonProcess:
 
 
 def run_trimtabd(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """A `trimtabd` that ends by itself: its exit status and what it wrote."""
+    """A `trimtabd` that ends by itself, without a journal: its exit status and what it wrote."""
+    quiet = () if "--state-dir" in arguments else ("--state-dir", "off")
     return subprocess.run(
-        [str(TRIMTABD), *arguments],
+        [str(TRIMTABD), *quiet, *arguments],
         capture_output=True,
         text=True,
         timeout=60,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,12 @@ OURS = Path(sys.executable).parent
 METRICS_PORT = "9464"
 COMMAND_TIMEOUT_S = 90.0
 START_WITHIN_S = 30.0
+SQLITE = """
+import sqlite3, sys
+with sqlite3.connect(f"file:{sys.argv[2]}?mode=ro", uri=True, isolation_level=None) as db:
+    for row in db.execute(sys.argv[3]):
+        print(*row, sep="|")
+"""
 FILE_BLOCK = re.compile(r"^```\w+ (\S+\.(?:csv|toml|yaml))\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -44,6 +51,7 @@ class Operator:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TRIMTAB_")},
             "TRIMTAB_CONTROLLER": f"unix:{folder}/run/trimtab/trimtabd.sock",
+            "STATE_DIRECTORY": str(folder / "state"),
             "PATH": f"{OURS}:{os.environ['PATH']}",
         }
         self.target = f"unix:{folder}/run/trimtab/trimtabd.sock"
@@ -53,11 +61,21 @@ class Operator:
 
     def __enter__(self) -> Self:
         (self.folder / "run").mkdir()
+        self._offer_sqlite()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.server.close()
         self._daemon.close()
+
+    def _offer_sqlite(self) -> None:
+        """Where SQLite's command line is not installed, Python's own SQLite stands in for it."""
+        if shutil.which("sqlite3") is None:
+            stand_in = self.folder / "bin" / "sqlite3"
+            stand_in.parent.mkdir()
+            stand_in.write_text(f"#!{sys.executable}\n{SQLITE}")
+            stand_in.chmod(0o755)
+            self.environment["PATH"] += f":{stand_in.parent}"
 
     def follow(self, page: Path) -> None:
         """Type every command of the page, in order; each must do what the page says."""

@@ -80,6 +80,11 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
     }
 
 
+def test_a_journal_that_fails_is_said() -> None:
+    shown = dict(page.lines(engine_detail(engine(), "disk_full: database or disk is full")))
+    assert shown["journal"] == "the controller's journal fails: disk_full: database or disk is full"
+
+
 def test_an_engine_that_only_observes_says_why() -> None:
     assert dict(page.lines(engine_detail(engine(SILENT))))["offers"] == (
         "nothing, it only observes: TRIMTAB_MODE is observe"

@@ -13,7 +13,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.admin_messages import engine
 from trimtab.cli import main, views
 from trimtab.config import SECTIONS, Settings, load_tables, make_settings
+from trimtab.replay import replay_result, verify
+from trimtab.server.journal_metrics import JournalCollector
+from trimtab.server.journaling import run_facts
 from trimtab.server.metrics import FleetCollector, Sample
+from trimtab.server.scribe import Profiles, Scribe
+from trimtab.store.journal_file import Bounds, JournalFile
+from trimtab.store.writing import JournalWriter
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -22,6 +28,14 @@ README = (ROOT / "README.md").read_text()
 def section(title: str) -> str:
     """The text under this heading."""
     return README.split(f"\n## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def failing_scribe(folder: Path) -> Scribe:
+    """One whose journal has every figure."""
+    writer = JournalWriter(JournalFile(folder, Bounds(), run_facts(Settings()), {}))
+    writer.figures.oldest_wall_ns = 0
+    writer.figures.dropped["queue_full"] = writer.figures.errors["io"] = 1
+    return Scribe(writer, Profiles())
 
 
 def test_every_command_is_listed() -> None:
@@ -35,6 +49,17 @@ def test_every_key_of_the_json_output_is_listed(view: Any) -> None:
     assert missing == set()
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        replay_result.ReplayVerdict, replay_result.EngineVerdict, verify.VerifyResult, verify.EngineVerdict,
+        verify.Difference,
+    ],
+)  # fmt: skip
+def test_every_key_of_a_replay_is_listed(data: Any) -> None:
+    assert {key for key in data.__struct_fields__ if f"`{key}`" not in section("Replay")} == set()
+
+
 def test_the_configuration_shown_is_complete_and_the_default(tmp_path: Path) -> None:
     (content,) = re.findall(r"```toml\n(.*?)```", section("Configuration"), re.DOTALL)
     path = tmp_path / "trimtabd.toml"
@@ -46,8 +71,9 @@ def test_the_configuration_shown_is_complete_and_the_default(tmp_path: Path) -> 
     }
 
 
-def test_every_metric_is_listed() -> None:
+def test_every_metric_is_listed(tmp_path: Path) -> None:
     registry = CollectorRegistry()
+    registry.register(JournalCollector(lambda: failing_scribe(tmp_path)))
     registry.register(FleetCollector(lambda: [Sample(engine(), reports=1, decisions=1, leases=1)]))
     served = set(re.findall(r"^(trimtab_\w+)[{ ]", generate_latest(registry).decode(), re.MULTILINE))
     assert set(re.findall(r"`(trimtab_\w+)`", section("Metrics"))) == {

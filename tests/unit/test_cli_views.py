@@ -66,6 +66,8 @@ def test_the_full_picture_holds_everything_of_the_line_and_more() -> None:
     assert (full["stale_share"], full["stale_resumes"]) == (0.25, 3)
     assert full["dropped"] == {"negative_count": 2}
     assert full["refused"] == {"lease_no_state": 1}
+    assert full["journal_problem"] is None
+    assert as_json(engine_detail(engine(), "disk_full: no room"))["journal_problem"] == "disk_full: no room"
     assert full["hooks_applied"] == 1
     assert full["hooks_not_applied"] == {"a.B.d": "no such method [in 0.5.16]"}
     assert full["speculation"] == {

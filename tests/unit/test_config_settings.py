@@ -11,6 +11,7 @@ import pytest
 from trimtab.config import (
     DEFAULT_METRICS_LISTEN,
     default_socket_path,
+    default_state_directory,
     load_tables,
     make_settings,
     render_settings,
@@ -157,3 +158,33 @@ SOCKET_PATHS: list[tuple[dict[str, str], int, str]] = [
 def test_daemon_and_plugin_agree_on_the_default_socket(environ: dict[str, str], uid: int, path: str) -> None:
     assert str(default_socket_path(environ, uid)) == path
     assert plugin_settings.default_socket_path(environ, uid) == path
+
+
+STATE_DIRECTORIES = [
+    ({}, 0, "/var/lib/trimtab"),
+    ({"HOME": "/root", "XDG_STATE_HOME": "/root/state"}, 0, "/var/lib/trimtab"),
+    ({"HOME": "/home/kim"}, 1000, "/home/kim/.local/state/trimtab"),
+    ({"HOME": "/home/kim", "XDG_STATE_HOME": "/data/state"}, 1000, "/data/state/trimtab"),
+    ({"STATE_DIRECTORY": "/var/lib/steering", "HOME": "/home/kim"}, 1000, "/var/lib/steering"),
+    ({"STATE_DIRECTORY": "/var/lib/a:/var/lib/b"}, 0, "/var/lib/a"),
+]
+
+
+@pytest.mark.parametrize(("environ", "uid", "path"), STATE_DIRECTORIES)
+def test_the_journal_is_where_services_and_users_keep_their_state(environ: dict[str, str], uid: int, path: str) -> None:
+    assert str(default_state_directory(environ, uid)) == path
+
+
+@pytest.mark.parametrize(
+    ("journal", "words"),
+    [
+        ({"max_mb": 0}, "journal.max_mb: must be 1 to"),
+        ({"max_age_days": 0.0}, "journal.max_age_days: must be 0.01 to 3650, is 0"),
+        ({"max_age_days": float("nan")}, "journal.max_age_days: must be 0.01 to 3650"),
+        ({"max_bm": 5}, "journal.max_bm: unknown key; did you mean max_mb?"),
+    ],
+)
+def test_a_journal_that_cannot_be_kept_is_named(journal: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make_settings({"journal": journal})
+    assert str(error.value).startswith(words)

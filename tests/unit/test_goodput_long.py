@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from statistics import mean
 
 import numpy as np
 import pytest
 
+from support.commit_seed import commit_seed
 from support.fresh_cases import any_switch_cost, by_context, dear_switches, mixed_load, recovery
 from trimtab.replay.cases import CaseEnvironment
 from trimtab.replay.efficiency import SETTLED_FROM_STEP, Judge, PhaseVerdict, Verdict
@@ -22,19 +20,6 @@ from trimtab.replay.trial import parse_policy, try_policy
 pytestmark = pytest.mark.long
 
 CASES = 40
-WITHOUT_GIT = "0123456789"
-
-
-@cache
-def first_seed() -> int:
-    """Nobody picks it, and everybody with the same commit gets the same."""
-    try:
-        shown = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return int(WITHOUT_GIT)
-    return int(shown.stdout[:7], 16)
 
 
 def play(case: CaseEnvironment, profile: str) -> tuple[Verdict, Course, Judge]:
@@ -44,7 +29,7 @@ def play(case: CaseEnvironment, profile: str) -> tuple[Verdict, Course, Judge]:
 
 
 def verdicts(make: Callable[[int], CaseEnvironment], profile: str) -> list[Verdict]:
-    return [play(make(first_seed() + i), profile)[0] for i in range(CASES)]
+    return [play(make(commit_seed() + i), profile)[0] for i in range(CASES)]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +77,7 @@ def test_where_a_switch_costs_300_ms_it_makes_a_handful(profile: str, mean_gain:
 def test_in_a_settled_phase_no_fixed_mode_is_a_hundredth_faster_at_the_same_batch_sizes() -> None:
     settled: list[float] = []
     for i in range(CASES):
-        case = mixed_load(first_seed() + i, 3_000, (600, 1_100))
+        case = mixed_load(commit_seed() + i, 3_000, (600, 1_100))
         verdict, course, judge = play(case, "case")
         start = 0
         for phase in verdict.phases:

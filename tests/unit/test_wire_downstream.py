@@ -18,6 +18,7 @@ from trimtab.wire import (
     mode_ordered,
     mode_to_wire,
     pin_duration_s,
+    read_lease,
     release_message,
     welcome_message,
 )
@@ -60,6 +61,25 @@ def test_a_pin_travels_with_the_time_it_has_left(remaining_s: float | None, mill
 
     assert (pin.id, pin.mode.steps, pin.reason, pin.owner) == ("p", 1, "latency", "kim")
     assert (pin.remaining.ToMilliseconds() if pin.HasField("remaining") else None) == milliseconds
+
+
+PINNED = Lease(version=8, table=(), pin=Pin("p", speculate(1), "latency", "kim"), smoothing=0.5, hysteresis=0.25)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [SendLease(LEASE, 4, 2.0), SendLease(PINNED, 5, 0.5), SendLease(PINNED, 6, 0.5, 1.25)],
+    ids=["table", "pin", "pin with a time"],
+)
+def test_a_lease_is_read_back_as_it_was_sent(sent: SendLease) -> None:
+    assert read_lease(lease_message(sent).lease) == sent
+
+
+def test_a_lease_with_a_mode_that_there_is_not_names_the_place() -> None:
+    broken = lease_message(SendLease(LEASE, 4, 2.0)).lease
+    broken.table[1].mode.kind = 77  # type: ignore[assignment]
+    with pytest.raises(WireError, match=r"lease\.table\[1\]\.mode\.kind: 77 is not a known kind"):
+        read_lease(broken)
 
 
 def test_welcome_and_release() -> None:

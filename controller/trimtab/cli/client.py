@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -50,13 +51,21 @@ class Controller:
         """Let go of the connection; a running `watch` ends."""
         self._channel.close()
 
+    def list_engines(self) -> admin_pb2.ListEnginesResponse:
+        """All engines, and how the journal does."""
+        return self._call(self._stub.ListEngines, admin_pb2.ListEnginesRequest())
+
     def engines(self) -> list[admin_pb2.Engine]:
         """All engines."""
-        return list(self._call(self._stub.ListEngines, admin_pb2.ListEnginesRequest()).engines)
+        return list(self.list_engines().engines)
+
+    def get_engine(self, engine_id: str) -> admin_pb2.GetEngineResponse:
+        """The engine with this id, and how the journal does."""
+        return self._call(self._stub.GetEngine, admin_pb2.GetEngineRequest(engine_id=engine_id))
 
     def engine(self, engine_id: str) -> admin_pb2.Engine:
         """The engine with this id."""
-        return self._call(self._stub.GetEngine, admin_pb2.GetEngineRequest(engine_id=engine_id)).engine
+        return self.get_engine(engine_id).engine
 
     def pin(self, request: admin_pb2.PinRequest) -> admin_pb2.PinResponse:
         """Hold engines in a mode."""
@@ -122,6 +131,34 @@ def default_target() -> str:
     from trimtab.config import default_socket_path
 
     return f"unix:{default_socket_path()}"
+
+
+def operator() -> str:
+    """Who asks: user@host."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+def warn_of_order(problem: str) -> None:
+    """Say on stderr that the journal does not have an order that was just carried out; nothing without a problem."""
+    if problem:
+        _warn(f"done, but not in the controller's journal ({problem}): the controller may forget it when it restarts")
+
+
+def warn_of_journal(journal: admin_pb2.JournalState) -> None:
+    """Say on stderr that the journal fails; nothing if it does not."""
+    if journal.problem:
+        _warn(f"the controller's journal {journal.path} fails ({journal.problem}): look at its disk")
+
+
+def _warn(message: str) -> None:
+    print(f"trimtab: warning: {' '.join(message.split())}", file=sys.stderr)
 
 
 def _checked(target: str) -> str:

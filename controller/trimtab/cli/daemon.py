@@ -58,6 +58,14 @@ def daemon(
     metrics_listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where /metrics is, or off. Default: 127.0.0.1:9464.")
     ] = None,
+    state_dir: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the journal is, or off. Default: STATE_DIRECTORY, /var/lib/trimtab (root) or "
+            "~/.local/state/trimtab.",
+        ),
+    ] = None,
     policy: Annotated[str | None, typer.Option(metavar="NAME", help="Policy that new engines get.")] = None,
     report_interval_ms: Annotated[
         int | None, typer.Option(metavar="MS", help="How often engines report, 100 to 5000. Default: 250.")
@@ -82,6 +90,7 @@ def daemon(
         "server": {"socket": socket, "listen": listen, "socket_group": socket_group, "metrics_listen": metrics_listen},
         "session": {"report_interval_ms": report_interval_ms},
         "policy": {"name": policy},
+        "journal": {"directory": state_dir},
     }
     settings = _settings(config, flags)
     profiles = load_profiles(settings)

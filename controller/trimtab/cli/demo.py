@@ -62,9 +62,19 @@ def demo(seconds: SecondsOption = 30.0, seed: SeedOption = 0, json: JsonOption =
 
 
 def _daemon_command(target: str) -> list[str]:
-    # The daemon as it comes, but no metrics port: another daemon may have it.
+    # The daemon as it comes, but nothing that another daemon may have, a metrics port or a journal.
     entry = "from trimtab.cli.daemon import main; main()"
-    return [sys.executable, "-c", entry, "--socket", target.removeprefix("unix:"), "--metrics-listen", "off"]
+    return [
+        sys.executable,
+        "-c",
+        entry,
+        "--socket",
+        target.removeprefix("unix:"),
+        "--metrics-listen",
+        "off",
+        "--state-dir",
+        "off",
+    ]
 
 
 def _engine_command(seconds: float, seed: int) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC, datetime
 
 from trimtab.errors import TrimtabError
 
@@ -21,6 +23,25 @@ def parse_duration_s(text: str) -> float:
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise TrimtabError(f"--for {text!r} is not a length of time from 1s to 30d: write it as 30s, 10m, 2h or 1d")
     return seconds
+
+
+def parse_time_ns(option: str, text: str, now_ns: int | None = None) -> int:
+    """Nanoseconds since the epoch of a time such as `2026-11-30T14:00` (UTC unless it says otherwise), or `2h` ago.
+
+    Raises:
+        TrimtabError: Anything else; `option` is named.
+    """
+    ago = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd])", text.strip())
+    if ago:
+        return (time.time_ns() if now_ns is None else now_ns) - int(float(ago[1]) * UNIT_S[ago[2]] * 1e9)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise TrimtabError(
+            f"{option} {text!r} is no time: write it as 2026-11-30T14:00 (UTC), or as 2h for two hours ago"
+        ) from None
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    return round(at.timestamp() * 1e6) * 1000
 
 
 def format_duration(seconds: float) -> str:

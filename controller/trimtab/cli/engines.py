@@ -10,11 +10,13 @@ def engines(
 ) -> None:
     """List the engines, what they run and why."""
     from trimtab.cli import output
-    from trimtab.cli.client import connected
+    from trimtab.cli.client import connected, warn_of_journal
     from trimtab.cli.views import engine_view
 
     with connected(controller, timeout) as admin:
-        found = [engine_view(engine) for engine in admin.engines()]
+        answer = admin.list_engines()
+    warn_of_journal(answer.journal)
+    found = [engine_view(engine) for engine in answer.engines]
     if json:
         output.print_json(found)
     elif found:
@@ -38,7 +40,8 @@ def show(
     from trimtab.cli.views import engine_detail
 
     with connected(controller, timeout) as admin:
-        detail = engine_detail(admin.engine(engine))
+        answer = admin.get_engine(engine)
+    detail = engine_detail(answer.engine, answer.journal.problem)
     if json:
         output.print_json(detail)
     else:

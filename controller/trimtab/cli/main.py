@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from trimtab import __version__
-from trimtab.cli import demo, engines, pinning, policy, profile, simulate, top
+from trimtab.cli import demo, engines, pinning, policy, profile, replay, simulate, top, trace
 from trimtab.cli.options import DEFAULT_TIMEOUT_S, ControllerOption, TimeoutOption
 from trimtab.errors import TrimtabError
 
@@ -36,7 +36,9 @@ app.command("unpin")(pinning.unpin)
 app.command("policy")(policy.policy)
 app.command("top")(top.top)
 simulate.register(app)
+replay.register(app)
 profile.register(app)
+trace.register(app)
 demo.register(app)
 
 

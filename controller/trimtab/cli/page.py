@@ -47,6 +47,8 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "alarms", ", ".join(engine.alarms) or "none"
     if engine.rank_divergence:
         yield "ranks", f"disagree {engine.rank_divergence}"
+    if engine.journal_problem:
+        yield "journal", f"the controller's journal fails: {engine.journal_problem}"
     yield "dropped", _pairs(engine.dropped)
     yield "refused", _pairs(engine.refused)
     yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"

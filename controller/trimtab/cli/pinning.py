@@ -78,7 +78,7 @@ def pin(
 
     Whatever the policy says, until released or the time is over. Waits up to 2 s until the engines run it."""
     from trimtab.cli import output
-    from trimtab.cli.client import connected
+    from trimtab.cli.client import connected, operator, warn_of_order
     from trimtabpb.v1 import admin_pb2
 
     request = admin_pb2.PinRequest(
@@ -87,7 +87,9 @@ def pin(
     if duration is not None:
         request.duration.FromMicroseconds(round(parse_duration_s(duration) * 1e6))
     with connected(controller, timeout) as admin:
-        pinned = _confirmed(admin, {e.engine_id for e in admin.pin(request).engines})
+        answer = admin.pin(request)
+        warn_of_order(answer.journal_problem)
+        pinned = _confirmed(admin, {e.engine_id for e in answer.engines})
     if json:
         output.print_json(pinned)
         return
@@ -105,13 +107,14 @@ def unpin(
 ) -> None:
     """Release pins, the policy decides again."""
     from trimtab.cli import output
-    from trimtab.cli.client import connected
+    from trimtab.cli.client import connected, operator, warn_of_order
     from trimtab.cli.views import engine_view
     from trimtabpb.v1 import admin_pb2
 
-    request = admin_pb2.UnpinRequest(selector=selector(engine, everything, label))
+    request = admin_pb2.UnpinRequest(selector=selector(engine, everything, label), owner=operator())
     with connected(controller, timeout) as admin:
         answer = admin.unpin(request)
+    warn_of_order(answer.journal_problem)
     if json:
         output.print_json({"released": answer.released, "engines": [engine_view(e) for e in answer.engines]})
     elif answer.released:
@@ -135,19 +138,6 @@ def target(plain: str | None, steps: int | None) -> dict[str, Any]:
     if steps is not None and not 1 <= steps < 1 << 31:
         raise TrimtabError(f"--steps {steps} must be at least 1: to decode without drafts use --plain")
     return {"mode": _mode(plain, steps or 0)}
-
-
-def operator() -> str:
-    """Who is pinning: user@host."""
-    import getpass
-    import os
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def _mode(plain: str | None, steps: int) -> control_pb2.Mode:

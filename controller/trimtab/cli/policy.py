@@ -42,7 +42,7 @@ def policy(
 
     Without --set: which policy decides for which engine, and which are known. A policy that is set learns afresh."""
     from trimtab.cli import output
-    from trimtab.cli.client import connected
+    from trimtab.cli.client import connected, operator, warn_of_order
     from trimtabpb.v1 import admin_pb2
 
     parameters = pairs("-p", parameter)
@@ -53,9 +53,11 @@ def policy(
         selector=None if look_at_all else selector(engine, everything, label),
         policy=name or "",
         parameters=parameters,
+        owner=operator() if name else "",
     )
     with connected(controller, timeout) as admin:
         answer = admin.set_policy(request)
+    warn_of_order(answer.journal_problem)
     engines = [
         {"engine_id": e.engine_id, "policy": e.policy.name or None}
         for e in sorted(answer.engines, key=lambda e: e.engine_id)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 
 TracesArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="TRACE", help="Measured tables, step logs or step rows (CSV or JSON lines, or gzipped)."),
+    typer.Argument(
+        metavar="TRACE", help="Measured tables, step logs, step rows (CSV or JSON lines, or gzipped), or traces."
+    ),
 ]
 ProfileArgument = Annotated[Path, typer.Argument(metavar="PROFILE", help="A profile file.")]
 OutputOption = Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Where the profile goes.")]
@@ -107,12 +108,13 @@ def fit(
     ERROR is how far the profile is from what was measured; HELD OUT is that of a profile of one half of the rows on
     the other half."""
     from trimtab.cli import output as out
+    from trimtab.cli.progress import reading
     from trimtab.profile_file import write_profile
 
     wanted = _wanted(model, attention_backend, prompt_tokens, graph_sizes)
     holds_for = _key(key, like, model, attention_backend, controller, timeout)
     learn = _tools().learn_profile
-    with _reading(traces) as progress:
+    with reading(traces) as progress:
         content = learn(traces, wanted, holds_for, moe, progress)
     write_profile(output, content)
     if json:
@@ -133,11 +135,12 @@ def check(
 ) -> None:
     """Say how far a profile is from what other traces measured."""
     from trimtab.cli import output
+    from trimtab.cli.progress import reading
     from trimtab.profile_file import read_profile
 
     known = read_profile(profile).profile
     check_profile = _tools().check_profile
-    with _reading(traces) as progress:
+    with reading(traces) as progress:
         records = check_profile(known, traces, _wanted(model, attention_backend, prompt_tokens, graph_sizes), progress)
     if not records:
         raise TrimtabError("there is nothing in these traces to check the profile with")
@@ -195,20 +198,6 @@ def _engine_key(engine_id: str, controller: str | None, timeout_s: float) -> Cos
     with connected(controller, timeout_s) as admin:
         found = cost_key_of(admin.engine(engine_id).hello)
     return replace(found, sglang_version=minor_version(found.sglang_version))
-
-
-@contextmanager
-def _reading(paths: Sequence[Path]) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr where somebody watches; it is told how many bytes have been read."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    watching = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    total = sum(path.stat().st_size for path in paths if path.exists())
-    with Progress(*columns, console=watching, transient=True, disable=not watching.is_terminal) as bar:
-        task = bar.add_task("Reading", total=total)
-        yield lambda read: bar.update(task, completed=read)
 
 
 # -- what is printed ---------------------------------------------------------------------------------

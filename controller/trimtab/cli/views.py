@@ -96,6 +96,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
         profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
         alarms: What an operator should look at.
         rank_divergence: What the engine's ranks disagreed about; null while they choose the same.
+        journal_problem: Why the controller's journal fails; null if it does not.
         measured_rows: Decode steps behind the measured figures.
         dropped: Rows and samples that the engine left out, by reason, since it started.
         refused: Messages, rows and leases refused, by reason.
@@ -122,6 +123,7 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     profile_ignored: str | None
     alarms: tuple[str, ...]
     rank_divergence: str | None
+    journal_problem: str | None
     bands: tuple[BandView, ...]
     measured_rows: int
     dropped: Mapping[str, int]
@@ -139,8 +141,8 @@ def engine_view(engine: admin_pb2.Engine) -> EngineView:
     return EngineView(**_summary(engine))
 
 
-def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
-    """The engine in full."""
+def engine_detail(engine: admin_pb2.Engine, journal_problem: str = "") -> EngineDetail:
+    """The engine in full, and what is wrong with its controller's journal."""
     hello = engine.hello
     return EngineDetail(
         **_summary(engine),
@@ -159,6 +161,7 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         profile_ignored=engine.profile.ignored or None,
         alarms=tuple(engine.policy.alarms),
         rank_divergence=engine.rank_divergence or None,
+        journal_problem=journal_problem or None,
         bands=_bands(engine.policy),
         measured_rows=engine.measured.rows,
         dropped=dict(sorted(engine.measured.dropped.items())),

@@ -16,6 +16,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import le
 from typing import Any
 
 from trimtab.domain import DepthCounts, Mode, StepFlag, StepRow
@@ -144,6 +145,7 @@ class RowReader:
     def read(self, rows: Sequence[StepRow]) -> ReportSums:
         """Sum up one report. Rows without information leave no trace."""
         sums = ReportSums()
+        newest: StepRow | None = None
         for row in rows:
             flags = int(row.flags)
             if flags & _WARM_UP or row.batch_size <= 0:
@@ -165,7 +167,11 @@ class RowReader:
                 _count(sums, mode, row)
             if timed and step_ns is not None:
                 self._time(sums, row, mode, flags, step_ns / 1e6)
+                newest = newest if row.context_tokens_sum is None else row
             self._last_mode = mode
+        if newest is not None and newest.context_tokens_sum is not None:
+            sums.context_tokens = newest.context_tokens_sum / newest.batch_size
+            sums.imbalance = imbalance_of(newest)
         return sums
 
     def _read_swept(self, sums: ReportSums, row: StepRow, mode: int, flags: int, timed: bool) -> None:
@@ -287,6 +293,9 @@ def _is_cascade(counts: DepthCounts) -> bool:
     offered, accepted = counts.offered, counts.accepted
     if not offered or len(offered) != len(accepted) or offered[0] <= 0:
         return False
+    if offered[1:] == accepted[:-1]:
+        # As engines count: then the last one tells whether any is negative.
+        return accepted[-1] >= 0 and all(map(le, accepted, offered))
     before = offered[0]
     for o, a in zip(offered, accepted, strict=True):
         if not 0 <= a <= o <= before:
@@ -322,6 +331,3 @@ def _note_load(sums: ReportSums, row: StepRow, band: int, octave: float, step_ms
     sums.decode_ms += step_ms
     sums.retracted = sums.retracted or bool(row.retracted_requests)
     sums.kv_used_tokens = row.kv_used_tokens or sums.kv_used_tokens
-    if row.context_tokens_sum is not None:
-        sums.context_tokens = row.context_tokens_sum / row.batch_size
-        sums.imbalance = imbalance_of(row)

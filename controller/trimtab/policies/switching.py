@@ -11,7 +11,7 @@ from collections.abc import Iterable
 FIRST_COST_MS = 0.5
 FIRST_STAY_MS = 5_000.0
 # Time to read one token of each request into the draft model, and the most of them that pile up.
-FIRST_CATCH_UP_MS = 0.05
+FIRST_CATCH_UP_MS = 0.4
 MOST_UNREAD = 64.0
 # Weight of the newest sample, and how much the first guesses count against it.
 SLOWEST_WEIGHT = 0.1

@@ -5,15 +5,15 @@
 | measured table (CSV) | has `step_ms_p50`: a row is a median already, of `samples` steps |
 | step log (CSV) | `t_s`, `num_steps` (-1: cold plain), `batch_size`, `accepted_drafts`: a row for each decode result |
 | step rows (CSV, JSON lines) | `batch_size`, `mode`, `step_ns` or `step_ms`; other columns by the names of `StepRow` |
+| trace (Parquet) | see `trace_schema.py` |
 
-Any of them may be gzipped.
+All but traces may be gzipped.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,14 @@ import numpy as np
 from trimtab.domain import PLAIN_COLD, PLAIN_WARM, Mode, StepFlag, speculate
 from trimtab.errors import DataError
 from trimtab.profile_file import read_mode
-from trimtab.replay.step_samples import Floats, Ints, Mask, StepSamples, cost_samples, rows_by_code
+from trimtab.replay.step_samples import Floats, Ints, Mask, cost_samples, rows_by_code
 from trimtab.replay.step_times import PLAIN_MODES, QUEUED_BATCH_SIZE
 from trimtab.replay.text_columns import Table, TextFile, read_csv
+from trimtab.replay.trace_reader import is_parquet
+from trimtab.replay.trace_samples import trace_samples
+from trimtab.replay.wanted_samples import Found, Wanted, generated_tokens, padded_sizes
+
+__all__ = ["GAP_FACTOR", "LOG_COLUMNS", "Found", "ModeObject", "Wanted", "read_samples"]
 
 # A result that took so many times the median of its batch size and mode came after a prefill or idle time.
 GAP_FACTOR = 5.0
@@ -37,32 +42,6 @@ ROW_NUMBERS = (
     "batch_size", "padded_batch_size", "step_ns", "step_ms", "flags", "retracted_requests", "grammar_requests",
     "context_tokens_sum", "context_tokens_max",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What to take from files, and what they do not say themselves.
-
-    Attributes:
-        model: Only rows of this model, in tables that name it; empty for all.
-        attention_backend: The same for the attention backend.
-        prompt_tokens: Length of the prompts behind a step log; None if unknown: context is then left out.
-        graph_sizes: Sizes that batches were padded to, ascending, for files that do not say it.
-    """
-
-    model: str = ""
-    attention_backend: str = ""
-    prompt_tokens: int | None = None
-    graph_sizes: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a file holds: the rows that are a cost, how many rows there are, and why the others are none."""
-
-    samples: StepSamples
-    rows: int
-    left_out: Counter[str]
 
 
 def read_samples(path: Path, wanted: Wanted, progress: Callable[[int], None] | None = None) -> Found:
@@ -76,6 +55,8 @@ def read_samples(path: Path, wanted: Wanted, progress: Callable[[int], None] | N
     Raises:
         DataError: The file cannot be read or used; the error names the place.
     """
+    if is_parquet(path):
+        return trace_samples(path, wanted, progress)
     with TextFile(path, progress) as lines:
         first = next(lines, "")
         if first.lstrip().startswith("{"):
@@ -91,7 +72,7 @@ def read_samples(path: Path, wanted: Wanted, progress: Callable[[int], None] | N
     raise DataError(
         str(path),
         "is none of: a measured table (with step_ms_p50), a step log (with t_s, num_steps, batch_size, "
-        "accepted_drafts), step rows (with batch_size, mode, step_ns; CSV or JSON lines)",
+        "accepted_drafts), step rows (with batch_size, mode, step_ns; CSV or JSON lines), a trace",
     )
 
 
@@ -159,12 +140,12 @@ def _step_log(path: Path, table: Table, wanted: Wanted) -> Found:
     columns: dict[str, Any] = {
         "mode": mode,
         "batch_size": size,
-        "padded_batch_size": _padded(size, wanted),
+        "padded_batch_size": padded_sizes(size, wanted),
         "step_ns": step_ms * 1e6,
         "flags": gap * int(StepFlag.GAP) + switched * int(StepFlag.SWITCHED),
     }
     if wanted.prompt_tokens is not None and table.rows:
-        columns["context_tokens_sum"] = size * (wanted.prompt_tokens + _generated(gap, accepted, size))
+        columns["context_tokens_sum"] = size * (wanted.prompt_tokens + generated_tokens(gap, accepted + size, size))
     modes = [PLAIN_COLD if k < 0 else PLAIN_WARM if k == 0 else speculate(int(k)) for k in distinct]
     samples, left_out = cost_samples(modes, columns)
     return Found(samples, table.rows, left_out)
@@ -179,23 +160,6 @@ def _is_long(step_ms: Floats, size: Floats, mode: Ints) -> Mask:
     return long
 
 
-def _generated(gap: Mask, accepted: Floats, size: Floats) -> Floats:
-    """Tokens that each request of a row has generated since the last prefill, on average."""
-    before = np.concatenate([[0.0], np.cumsum((accepted + size) / np.maximum(size, 1))[:-1]])
-    start = np.maximum.accumulate(np.where(gap, np.arange(len(gap)), 0))
-    generated: Floats = before - before[start]
-    return generated
-
-
-def _padded(size: Floats, wanted: Wanted) -> Floats:
-    """The first captured size that holds the batch; the batch itself beyond the last."""
-    if not wanted.graph_sizes:
-        return size
-    sizes = np.array(wanted.graph_sizes, dtype=float)
-    slot = np.searchsorted(sizes, size)
-    return np.where(slot < len(sizes), sizes[np.minimum(slot, len(sizes) - 1)], size)
-
-
 # -- step rows ---------------------------------------------------------------------------------------
 
 
@@ -207,12 +171,14 @@ def _step_rows(path: Path, table: Table, wanted: Wanted) -> Found:
             raise DataError(str(path), "has neither step_ns nor step_ms")
         columns["step_ns"] = columns["step_ms"] * 1e6
     if "padded_batch_size" not in columns:
-        columns["padded_batch_size"] = _padded(columns["batch_size"], wanted)
+        columns["padded_batch_size"] = padded_sizes(columns["batch_size"], wanted)
     samples, left_out = cost_samples([read_mode(str(path), word) for word in words], columns)
     return Found(samples, table.rows, left_out)
 
 
-class _ModeObject(msgspec.Struct):
+class ModeObject(msgspec.Struct):
+    """A mode as an object; prints as its name."""
+
     kind: str
     steps: int = 0
 
@@ -222,7 +188,7 @@ class _ModeObject(msgspec.Struct):
 
 class _RowObject(msgspec.Struct):
     batch_size: float
-    mode: str | _ModeObject
+    mode: str | ModeObject
     step_ns: float | None = None
     step_ms: float | None = None
     padded_batch_size: float | None = None

@@ -7,21 +7,15 @@ the real `EngineSession` with its policy, the real lease machine, reports at the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trimtab.domain import PLAIN_WARM, EngineInfo, EngineKey, InForce, Mode, Report, Source, StepFlag, StepRow
-from trimtab.errors import PolicyError
-from trimtab.policies.ema_rule import EmaRule, slots_for
+from trimtab.domain import EngineInfo, EngineKey, InForce, Mode, Source, StepFlag, StepRow
 from trimtab.policies.registry import PolicyFactory
+from trimtab.replay.engine_side import REPORT_INTERVAL_MS, EngineSide
 from trimtab.replay.environment import Environment, StepLoad, padded_size
-from trimtab.session.engine_session import EngineSession, SessionSettings
-from trimtab.session.events import Answered, Connected, Effect, Note, Reported, SendLease, Ticked
-from trimtab_sglang.lease import LeaseMachine, check_lease
+from trimtab.replay.stock_rule import StockRule
 
-REPORT_INTERVAL_MS = 250.0
-LEASE_TTL_S = 2.0
 _FLAGS = {
     (switched, explored): StepFlag.GRAPH
     | (StepFlag.SWITCHED if switched else StepFlag.NONE)
@@ -124,15 +118,11 @@ class EmaDriver:
     """
 
     def __init__(self, environment: Environment) -> None:
-        self._modes = {mode.steps: mode for mode in environment.modes}
-        if PLAIN_WARM in environment.modes:
-            # What SGLang itself runs for 0 steps, whatever other kinds of plain there are.
-            self._modes[0] = PLAIN_WARM
-        self._rule = EmaRule(slots_for(self._modes), environment.start.steps)
+        self._rule = StockRule(environment.modes, environment.start.steps)
 
     def choose(self, load: StepLoad) -> Mode:
         """The steps of the batch's slot."""
-        return self._modes[self._rule.steps_for(load.batch_size)]
+        return self._rule.choose(load.batch_size)
 
     def finish(self, result: StepResult) -> None:
         """Tell the rule the mean accepted drafts of the batch."""
@@ -142,10 +132,7 @@ class EmaDriver:
 
 
 class SessionDriver:
-    """The engine's side of the plugin in simulated time, wired to a session of the controller.
-
-    A report leaves every interval with the steps that ended by then; a lease that comes back is in force from the
-    next step on. The session renews its leases at half life, so one is in force from the first step to the last.
+    """The engine's side of the plugin in simulated time, wired to a session of the controller; see `EngineSide`.
 
     Args:
         environment: What the engine is told to be.
@@ -166,66 +153,19 @@ class SessionDriver:
         interval_ms: float = REPORT_INTERVAL_MS,
         seed: int = 0,
     ) -> None:
-        settings = SessionSettings(report_interval_s=interval_ms / 1e3, lease_ttl_s=LEASE_TTL_S, seed=seed)
-        self.session = EngineSession(policy_name, factory, settings)
-        self.machine = LeaseMachine()
-        self._name = environment.name
+        self._side = EngineSide(_engine_info(environment), policy_name, factory, interval_ms, seed)
+        self.session, self.machine = self._side.session, self._side.machine
         self._start = environment.start
         self._graph_batch_sizes = environment.graph_batch_sizes
-        self._interval_ms = interval_ms
-        self._tick_ms = min(interval_ms / 2, LEASE_TTL_S * 1e3 / 4)
-        self._report_at_ms = interval_ms
-        self._tick_at_ms = self._tick_ms
-        self._rows: list[StepRow] = []
-        self._last = InForce(Source.STOCK, environment.start)
-        self._reports = 0
-        self._apply(self.session.step(Connected(_engine_info(environment)), 0), 0)
 
     def choose(self, load: StepLoad) -> Mode:
         """What the lease says; the start mode while there is none."""
-        return self.machine.choose(load.batch_size) or self._start
+        return self._side.choose(load.batch_size) or self._start
 
     def finish(self, result: StepResult) -> None:
         """Send what is due by the end of the step, then note its row for the next report."""
-        while result.end_ms > min(self._report_at_ms, self._tick_at_ms):
-            self._send_due()
-        self._rows.append(self._row(result))
-
-    def _send_due(self) -> None:
-        if self._tick_at_ms < self._report_at_ms:
-            now_ns = round(self._tick_at_ms * 1e6)
-            self._tick_at_ms += self._tick_ms
-            self._apply(self.session.step(Ticked(), now_ns), now_ns)
-        else:
-            now_ns = round(self._report_at_ms * 1e6)
-            self._report_at_ms += self._interval_ms
-            self._apply(self.session.step(Reported(self._report(now_ns)), now_ns), now_ns)
-
-    def _apply(self, effects: Sequence[Effect], now_ns: int) -> None:
-        for effect in effects:
-            if isinstance(effect, SendLease):
-                check_lease(effect.lease)
-                accepted = self.machine.adopt(effect.lease)
-                self.session.step(Answered(effect.nonce, effect.lease.version, accepted), now_ns)
-            elif isinstance(effect, Note) and effect.event == "policy_unusable":
-                raise PolicyError(f"{self._name}: {effect.fields['why']}")
-
-    def _report(self, now_ns: int) -> Report:
-        rows = tuple(self._rows)
-        self._rows.clear()
-        self._reports += 1
-        if rows:
-            source = Source.LEASE if rows[-1].lease_version else Source.STOCK
-            self._last = InForce(source, rows[-1].mode, rows[-1].lease_version)
-        return Report(
-            seq=self._reports,
-            now_ns=now_ns,
-            rows=rows,
-            in_force=self._last,
-            decode_steps=self.machine.step,
-            switches=self.machine.switches,
-            running_requests=rows[-1].batch_size if rows else 0,
-        )
+        self._side.pass_time(result.end_ms)
+        self._side.note(self._row(result))
 
     def _row(self, result: StepResult) -> StepRow:
         load, machine = result.load, self.machine

@@ -11,7 +11,8 @@ from trimtab.policies.registry import POLICIES, PolicyFactory, policy_factory
 from trimtab.policies.sglang_ema import SglangEmaPolicy
 from trimtab.replay.cases import CaseEnvironment
 from trimtab.replay.efficiency import Judge, Verdict
-from trimtab.replay.simulation import REPORT_INTERVAL_MS, Course, EmaDriver, SessionDriver, play
+from trimtab.replay.engine_side import REPORT_INTERVAL_MS
+from trimtab.replay.simulation import Course, EmaDriver, SessionDriver, play
 
 
 @dataclass(frozen=True, slots=True)

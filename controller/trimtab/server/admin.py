@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.json_format import MessageToDict
 
 from trimtab import __version__
 from trimtab.domain import Mode, Pin
 from trimtab.errors import NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
 from trimtab.policies.registry import POLICIES, policy_factory
 from trimtab.server.fleet import Fleet, FullError, Seat
+from trimtab.server.scribe import Scribe
 from trimtab.server.selection import matches, select
 from trimtab.session.events import Event, Pinned, PolicySet, Unpinned
 from trimtab.wire import mode_ordered, pin_duration_s
@@ -28,9 +30,14 @@ STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
     (FullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
 )
 
+# A request that is larger is obeyed, and not kept word for word.
+MAX_ASKED_BYTES = 64 << 10
+
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
+Order = TypeVar("Order", pb.PinRequest, pb.UnpinRequest, pb.SetPolicyRequest)
+Outcome = TypeVar("Outcome", pb.PinResponse, pb.UnpinResponse, pb.SetPolicyResponse)
 
 
 class AdminService(services.AdminServiceServicer):
@@ -41,7 +48,11 @@ class AdminService(services.AdminServiceServicer):
 
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Context) -> pb.ListEnginesResponse:  # noqa: N802
         """Every engine that this controller has seen."""
-        return pb.ListEnginesResponse(engines=self._views(self._fleet.seats()), controller_version=__version__)
+        return pb.ListEnginesResponse(
+            engines=self._views(self._fleet.seats()),
+            controller_version=__version__,
+            journal=journal_state(self._fleet.scribe),
+        )
 
     async def GetEngine(self, request: pb.GetEngineRequest, context: Context) -> pb.GetEngineResponse:  # noqa: N802
         """One engine."""
@@ -49,15 +60,17 @@ class AdminService(services.AdminServiceServicer):
 
     async def Pin(self, request: pb.PinRequest, context: Context) -> pb.PinResponse:  # noqa: N802
         """Hold engines in a mode, if every one of them can run it."""
-        return await _answer(self._pin, request, context)
+        return await self._obey(self._pin, request, context)
 
     async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinResponse:  # noqa: N802
         """Give control back to the policy."""
-        return await _answer(self._unpin, request, context)
+        return await self._obey(self._unpin, request, context)
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:  # noqa: N802
         """Change the policy of engines, if every one of them can have it."""
-        return await _answer(self._set_policy, request, context)
+        if not request.policy:
+            return await _answer(self._known_policies, request, context)
+        return await self._obey(self._set_policy, request, context)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """The engines now, then each that changed."""
@@ -81,7 +94,7 @@ class AdminService(services.AdminServiceServicer):
     def _get(self, request: pb.GetEngineRequest) -> pb.GetEngineResponse:
         # Of a data-parallel server the first replica.
         seat, *_ = select(self._fleet, pb.Selector(engine_ids=[request.engine_id]))
-        return pb.GetEngineResponse(engine=self._fleet.view(seat))
+        return pb.GetEngineResponse(engine=self._fleet.view(seat), journal=journal_state(self._fleet.scribe))
 
     def _pin(self, request: pb.PinRequest) -> pb.PinResponse:
         mode, duration_s = mode_ordered(request), pin_duration_s(request)
@@ -99,18 +112,36 @@ class AdminService(services.AdminServiceServicer):
             self._order(seat, Unpinned())
         return pb.UnpinResponse(engines=self._views(seats), released=released)
 
+    def _known_policies(self, request: pb.SetPolicyRequest) -> pb.SetPolicyResponse:
+        given = request.HasField("selector")
+        seats = select(self._fleet, request.selector) if given else self._fleet.seats()
+        return pb.SetPolicyResponse(engines=self._views(seats), known=_policies())
+
     def _set_policy(self, request: pb.SetPolicyRequest) -> pb.SetPolicyResponse:
-        known = [pb.PolicyInfo(name=name, summary=cls.summary) for name, cls in sorted(POLICIES.items())]
-        if not request.policy:
-            given = request.HasField("selector")
-            seats = select(self._fleet, request.selector) if given else self._fleet.seats()
-            return pb.SetPolicyResponse(engines=self._views(seats), known=known)
-        factory = policy_factory(request.policy, at_most("parameters", dict(request.parameters), MAX_LABELS))
+        parameters = at_most("parameters", dict(request.parameters), MAX_LABELS)
+        factory = policy_factory(request.policy, parameters)
         seats = select(self._fleet, request.selector)
         _checked(seats, lambda seat: seat.session.check_policy(request.policy, factory))
         for seat in seats:
-            self._order(seat, PolicySet(request.policy, factory))
-        return pb.SetPolicyResponse(engines=self._views(seats), known=known)
+            self._order(seat, PolicySet(request.policy, factory, parameters))
+        return pb.SetPolicyResponse(engines=self._views(seats), known=_policies())
+
+    async def _obey(self, method: Callable[[Order], Outcome], request: Order, context: Context) -> Outcome:
+        """Carry out an order; it is answered when it is in the journal, together with who gave it and what came of it.
+
+        A journal that fails, or takes too long, does not undo the order: the answer says so.
+        """
+        call, asked = type(request).__name__.removesuffix("Request"), _asked(request)
+        left_out = self._fleet.left_out
+        try:
+            outcome = method(request)
+        except TrimtabError as error:
+            self._fleet.note_order(call, asked, (), str(error))
+            await _abort(context, error)
+            raise
+        self._fleet.note_order(call, asked, [engine.engine_id for engine in outcome.engines])
+        outcome.journal_problem = await self._fleet.settled(left_out)
+        return outcome
 
     def _order(self, seat: Seat, event: Event) -> None:
         if not self._fleet.apply(seat, event):
@@ -118,6 +149,25 @@ class AdminService(services.AdminServiceServicer):
 
     def _views(self, seats: Iterable[Seat]) -> list[pb.Engine]:
         return [self._fleet.view(seat) for seat in seats]
+
+
+def _asked(request: Order) -> dict[str, Any]:
+    """The request as the journal keeps it."""
+    if request.ByteSize() > MAX_ASKED_BYTES:
+        return {"left_out_bytes": request.ByteSize()}
+    return MessageToDict(request)
+
+
+def journal_state(scribe: Scribe | None) -> pb.JournalState:
+    """How the journal does."""
+    if scribe is None:
+        return pb.JournalState()
+    figures = scribe.figures
+    return pb.JournalState(path=scribe.path, problem=figures.problem, dropped=figures.dropped.total())
+
+
+def _policies() -> list[pb.PolicyInfo]:
+    return [pb.PolicyInfo(name=name, summary=cls.summary) for name, cls in sorted(POLICIES.items())]
 
 
 def _mode_for(seat: Seat, mode: Mode | None) -> Mode:

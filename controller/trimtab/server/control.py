@@ -50,10 +50,10 @@ class ControlService(services.ControlServiceServicer):
             await context.abort(code, str(error))
 
     async def _hold(self, messages: Messages, context: Context) -> None:
-        info, hello = await first_hello(messages)
+        info, hello, wire = await first_hello(messages)
         outbox = Outbox()
         outbox.put(welcome_message(self._controller_id, self._fleet.settings.report_interval_s))
-        seat = self._fleet.join(info, hello, outbox)
+        seat = self._fleet.join(info, hello, outbox, wire)
         reader = asyncio.create_task(self._read(seat, messages, outbox))
         reason = "connection lost"
         try:
@@ -95,10 +95,10 @@ class ControlService(services.ControlServiceServicer):
                 report, refused = read_report(message.report)
                 if refused:
                     seat.refuse(refused)
-                self._fleet.apply(seat, Reported(report))
+                self._fleet.apply(seat, Reported(report), message.report.SerializeToString())
                 return len(message.report.rows.step)
             case "ack":
-                self._fleet.apply(seat, read_ack(message.ack))
+                self._fleet.apply(seat, read_ack(message.ack), message.ack.SerializeToString())
             case "hello":
                 raise WireError("hello", "came a second time on one stream")
             case _:
@@ -107,8 +107,8 @@ class ControlService(services.ControlServiceServicer):
         return 0
 
 
-async def first_hello(messages: Messages) -> tuple[EngineInfo, pb.Hello]:
-    """The Hello that every stream begins with; `WireError` if it does not."""
+async def first_hello(messages: Messages) -> tuple[EngineInfo, pb.Hello, bytes]:
+    """The Hello that every stream begins with: its values, fit to be shown, and as it came; `WireError` without one."""
     try:
         async with asyncio.timeout(HELLO_WITHIN_S):
             message = await anext(messages)
@@ -119,4 +119,4 @@ async def first_hello(messages: Messages) -> tuple[EngineInfo, pb.Hello]:
     kind = message.WhichOneof("message")
     if kind != "hello":
         raise WireError("hello", f"must be the first message of a stream, {kind or 'an unknown one'} came instead")
-    return read_hello(message.hello)
+    return *read_hello(message.hello), message.hello.SerializeToString()

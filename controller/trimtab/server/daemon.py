@@ -14,12 +14,13 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from trimtab import __version__
-from trimtab.config import Settings, default_socket_path, split_address
+from trimtab.config import OFF, Settings, default_socket_path, split_address
 from trimtab.errors import ConfigError
 from trimtab.policies.registry import policy_factory
 from trimtab.server.admin import AdminService
 from trimtab.server.control import ControlService
 from trimtab.server.fleet import Fleet
+from trimtab.server.journaling import Journaling, open_journal
 from trimtab.server.scrape import ScrapeServer
 from trimtab.server.socket_file import SocketFile
 from trimtab.session.engine_session import SessionSettings
@@ -29,6 +30,8 @@ from trimtabpb.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grp
 
 # Streams that still are open this long after the Release are cut, so that a stop takes less than two seconds.
 GRACE_S = 1.0
+# What the journal's last entries may take on top.
+JOURNAL_GRACE_S = 0.8
 EXIT_INTERRUPTED = 130
 SERVICES = (
     control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name,
@@ -61,14 +64,17 @@ class Daemon:
         self._settings = settings
         self._reflection = reflection
         self._stop = asyncio.Event()
-        session = settings.session
+        session, policy = settings.session, settings.policy
         self._fleet = Fleet(
-            settings.policy.name,
-            policy_factory(settings.policy.name, settings.policy.parameters),
+            policy.name,
+            policy_factory(policy.name, policy.parameters),
             SessionSettings(
                 report_interval_s=session.report_interval_ms / 1e3, lease_ttl_s=session.lease_ttl_s, profiles=profiles
             ),
+            parameters=policy.parameters,
         )
+        self._profiles = profiles
+        self._journal: Journaling | None = None
         path = Path(settings.server.socket) if settings.server.socket else default_socket_path()
         self._socket = SocketFile(path, settings.server.socket_group)
         self._health = health.aio.HealthServicer()
@@ -82,8 +88,11 @@ class Daemon:
         self._catch_signals()
         self._socket.claim()
         try:
+            self._open_journal()
             await self._serve()
         finally:
+            if self._journal is not None:
+                await self._journal.writer.close(JOURNAL_GRACE_S)
             self._socket.release()
         log.info("daemon_stopped")
 
@@ -97,7 +106,7 @@ class Daemon:
         await self._set_health(serving=True)
         log.info(
             "daemon_started", version=__version__, socket=str(self._socket.path), listen=listen or "off",
-            metrics=metrics, policy=self._settings.policy.name, pid=os.getpid(),
+            metrics=metrics, policy=self._settings.policy.name, journal=self._journal_path(), pid=os.getpid(),
         )  # fmt: skip
         ticker = asyncio.create_task(self._tick())
         try:
@@ -111,6 +120,20 @@ class Daemon:
         await self._set_health(serving=False)
         self._fleet.stop("the controller stops")
         await asyncio.gather(server.stop(GRACE_S), scrapes.stop())
+        self._fleet.save()
+
+    def _open_journal(self) -> None:
+        """Go on from what an earlier run left in the journal."""
+        journal = self._journal = open_journal(self._settings, self._profiles)
+        if journal is None:
+            return
+        self._fleet.scribe = journal.scribe
+        journal.writer.start()
+        engines = self._fleet.resume(journal.saved, journal.profiles.__getitem__)
+        log.info("journal_opened", path=journal.scribe.path, engines=engines)
+
+    def _journal_path(self) -> str:
+        return self._journal.scribe.path if self._journal else OFF
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(options=OPTIONS)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import structlog
 
@@ -18,6 +19,7 @@ from trimtab.domain import EngineInfo, EngineKey
 from trimtab.errors import TrimtabError
 from trimtab.policies.registry import PolicyFactory
 from trimtab.server.outbox import Outbox
+from trimtab.server.scribe import Scribe, Written
 from trimtab.server.watcher import Watcher
 from trimtab.session.engine_session import EngineSession, SessionSettings
 from trimtab.session.events import (
@@ -33,6 +35,8 @@ from trimtab.session.events import (
     Ticked,
 )
 from trimtab.session.measured import Measured
+from trimtab.session.profiles import KeyedProfile
+from trimtab.store.content import StateContent, resumed_of
 from trimtab.wire import engine_message, lease_message, release_message
 from trimtabpb.v1 import admin_pb2, control_pb2
 
@@ -64,6 +68,7 @@ class Seat:
         refused: Messages, columns and rows of this engine that were refused, by reason.
         reports: Reports taken in.
         leases: Leases handed to the stream, renewals included.
+        written: What the journal has of the session.
     """
 
     key: EngineKey
@@ -73,6 +78,7 @@ class Seat:
     refused: Counter[str] = field(default_factory=Counter)
     reports: int = 0
     leases: int = 0
+    written: Written = field(default_factory=Written)
     _measured_of: tuple[object, int] = (None, 0)
     _measured: Measured = field(default_factory=Measured)
 
@@ -101,6 +107,8 @@ class Fleet:
         monotonic_ns: Clock that sessions are stepped with.
         wall_ns: Clock for people, since the epoch.
         max_engines: Engines to remember, at most.
+        parameters: Those that `factory` gives the policy.
+        scribe: Writes down what happens; None: nobody does.
     """
 
     def __init__(
@@ -111,8 +119,12 @@ class Fleet:
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
         max_engines: int = MAX_ENGINES,
+        parameters: Mapping[str, Any] | None = None,
+        scribe: Scribe | None = None,
     ) -> None:
         self.settings = settings
+        self.scribe = scribe
+        self._parameters = parameters or {}
         self._policy_name = policy_name
         self._factory = factory
         self._monotonic_ns = monotonic_ns
@@ -124,8 +136,31 @@ class Fleet:
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def join(self, info: EngineInfo, hello: control_pb2.Hello, outbox: Outbox) -> Seat:
+    def resume(self, saved: Iterable[StateContent], profile: Callable[[str], KeyedProfile]) -> int:
+        """Seat the engines that an earlier run knew, the pinned ones and the newest if there are too many; how many.
+
+        Args:
+            saved: What the journal knows of each.
+            profile: Gives the cost profile with an id.
+        """
+        by_worth = sorted(
+            ((content.state.info.key, content) for content in saved if content.state.info is not None),
+            key=lambda known: (known[1].state.pin is None, -known[1].state.last_message_ns),
+        )
+        for key, content in by_worth[: self._max_engines]:
+            seat = self._new_seat(key, control_pb2.Hello.FromString(content.hello))
+            seat.refused.update(content.refused_input)
+            self.apply(seat, resumed_of(content, profile))
+        return len(self._seats)
+
+    def join(self, info: EngineInfo, hello: control_pb2.Hello, outbox: Outbox, wire: bytes = b"") -> Seat:
         """Give the engine its seat, the old one if it was here before, and open its session.
+
+        Args:
+            info: What the engine says of itself.
+            hello: Its Hello, fit to be shown.
+            outbox: Takes what is to be sent on its stream.
+            wire: The Hello as it came.
 
         Raises:
             AlreadyConnectedError: It sits there already, on another stream.
@@ -143,7 +178,7 @@ class Fleet:
         if seat is None:
             seat = self._new_seat(info.key, hello)
         seat.hello, seat.outbox = hello, outbox
-        self.apply(seat, Connected(info))
+        self.apply(seat, Connected(info), wire)
         return seat
 
     def leave(self, seat: Seat, reason: str) -> None:
@@ -151,17 +186,27 @@ class Fleet:
         seat.outbox = None
         self.apply(seat, Disconnected(reason))
 
-    def apply(self, seat: Seat, event: Event) -> bool:
-        """Step the engine's session and carry out what it asks for. False: the session failed on this event."""
+    def apply(self, seat: Seat, event: Event, wire: bytes = b"") -> bool:
+        """Step the engine's session and carry out what it asks for. False: the session failed on this event.
+
+        `wire` are the bytes that the event came in, for the journal.
+        """
+        now_ns, wall_ns = self._monotonic_ns(), self._wall_ns()
         try:
-            for effect in seat.session.step(event, self._monotonic_ns()):
+            effects = seat.session.step(event, now_ns)
+            for effect in effects:
                 self._carry_out(seat, effect)
-        except Exception:
+        except Exception as error:
             # One broken policy must not take the other engines down with it. The engine keeps its last lease
             # for as long as that lives, then its own policy.
             log.exception("session_failed", engine=str(seat.key), on=type(event).__name__)
             seat.refuse(["controller_error"])
+            if self.scribe is not None:
+                self.scribe.failed(seat, event, wire, error, now_ns, wall_ns)
             return False
+        # Time that passes without consequences leaves no trace.
+        if self.scribe is not None and (effects or not isinstance(event, Ticked)):
+            self.scribe.took(seat, event, wire, effects, now_ns, wall_ns)
         seat.reports += isinstance(event, Reported)
         if not isinstance(event, Ticked):
             for watcher in self._watchers:
@@ -172,6 +217,8 @@ class Fleet:
         """Let time pass for every session."""
         for seat in list(self._seats.values()):
             self.apply(seat, Ticked())
+        if self.scribe is not None:
+            self.scribe.checkpoints(self._seats.values(), self._monotonic_ns(), self._wall_ns())
 
     def stop(self, reason: str) -> None:
         """Send every engine back to its own policy, end all streams, and admit nobody any more."""
@@ -182,6 +229,31 @@ class Fleet:
                 seat.outbox.close()
         for watcher in self._watchers:
             watcher.close()
+
+    def save(self) -> None:
+        """Write down what every session knows, so that the next run can go on from there."""
+        if self.scribe is not None:
+            for seat in self._seats.values():
+                self.scribe.checkpoint(seat, self._monotonic_ns(), self._wall_ns())
+
+    # -- orders ----------------------------------------------------------------------------------
+
+    def note_order(self, call: str, request: Mapping[str, Any], engines: Sequence[str], refused: str = "") -> None:
+        """An operator asked for something, by a call of the admin service; `refused` says why nothing was done."""
+        if self.scribe is not None:
+            self.scribe.ordered(call, request, engines, refused, self._monotonic_ns(), self._wall_ns())
+
+    async def settled(self, since: int) -> str:
+        """Wait until an order is in the journal; why it is not, or empty. Without a journal: empty.
+
+        `since` is what `left_out` was before it.
+        """
+        return "" if self.scribe is None else await self.scribe.settled(since)
+
+    @property
+    def left_out(self) -> int:
+        """Entries for which the journal had no room."""
+        return 0 if self.scribe is None else self.scribe.left_out
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -225,8 +297,10 @@ class Fleet:
             self._forget_one()
         # Engines that explore should not do so in step.
         settings = replace(self.settings, seed=zlib.crc32(str(key).encode()))
-        seat = Seat(key, EngineSession(self._policy_name, self._factory, settings), hello)
+        seat = Seat(key, EngineSession(self._policy_name, self._factory, settings, self._parameters), hello)
         self._seats[key] = seat
+        if self.scribe is not None:
+            self.scribe.began(seat, self._monotonic_ns(), self._wall_ns())
         return seat
 
     def _forget_one(self) -> None:

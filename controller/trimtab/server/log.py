@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 import structlog
+
+
+class Unfailing:
+    """A stream whose writes may get lost: a log on a full disk is no reason to let go of an engine."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Bring out what can be brought out."""
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def configure_log(as_json: bool) -> None:
@@ -19,6 +38,6 @@ def configure_log(as_json: bool) -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *final,
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=cast(TextIO, Unfailing(sys.stderr))),
         cache_logger_on_first_use=True,
     )

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from trimtab.config import OFF, split_address
 from trimtab.errors import ConfigError
 from trimtab.server.fleet import Fleet
+from trimtab.server.journal_metrics import JournalCollector
 from trimtab.server.metrics import FleetCollector, Sample
 
 KEY = "server.metrics_listen"
@@ -26,6 +27,7 @@ class ScrapeServer:
         self._loop = loop
         self._registry = CollectorRegistry()
         self._registry.register(FleetCollector(self._read))
+        self._registry.register(JournalCollector(lambda: fleet.scribe))
         self._close: Callable[[], None] = lambda: None
 
     def start(self, address: str) -> str:

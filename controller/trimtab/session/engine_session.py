@@ -12,12 +12,13 @@ duties, in order:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from trimtab.domain import EngineInfo, InForce, Lease, Mode, ModeKind, Pin, Report
+from trimtab.domain import EngineInfo, InForce, Lease, Mode, ModeKind, Report
 from trimtab.errors import NotOfferedError, PolicyError
-from trimtab.policies.bands import band_edges
-from trimtab.policies.contract import BandDecision, Decision, Policy, PolicyContext
+from trimtab.policies.contract import BandDecision, Decision
 from trimtab.policies.registry import PolicyFactory
 from trimtab.session.agreement import ALARM, Disagreement, disagreement, safe_pin
 from trimtab.session.events import (
@@ -30,6 +31,7 @@ from trimtab.session.events import (
     Pinned,
     PolicySet,
     Reported,
+    Resumed,
     SendLease,
     SendRelease,
     ShuttingDown,
@@ -37,7 +39,9 @@ from trimtab.session.events import (
     Unpinned,
 )
 from trimtab.session.measured import Window
-from trimtab.session.profiles import KeyedProfile, ProfileChoice, choose_profile
+from trimtab.session.policy_keeper import PolicyKeeper
+from trimtab.session.profiles import KeyedProfile, ProfileChoice
+from trimtab.session.state import PolicyChoice, SessionState, StandingPin, deadline_ns
 
 # Cheapest first. Cold plain harms the acceptance of running requests: it is only taken by name.
 SAFE_PLAIN = (ModeKind.PLAIN_NATIVE, ModeKind.PLAIN_WARM)
@@ -59,19 +63,6 @@ class SessionSettings:
     profiles: tuple[KeyedProfile, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StandingPin:
-    """A pin as ordered, with its deadline on the controller's clock (None: until released)."""
-
-    pin: Pin
-    since_ns: int
-    deadline_ns: int | None = None
-
-    def remaining_s(self, now_ns: int) -> float | None:
-        """Seconds left, at least 0; None without a deadline."""
-        return None if self.deadline_ns is None else max(0.0, (self.deadline_ns - now_ns) / 1e9)
-
-
 class EngineSession:
     """Decides what one engine is told.
 
@@ -79,9 +70,6 @@ class EngineSession:
         info: What the engine said of itself at its last Hello, or None before the first.
         connected: Whether its stream is open.
         in_force: What it runs, by its last message.
-        decision: The policy's last decision, or None.
-        decisions: Times that a policy was asked.
-        profile: What the policy is told that steps cost.
         pin: The operator's standing order, or None.
         lease: The last lease sent on this stream, or None.
         acknowledged: Whether the engine accepted that lease.
@@ -91,17 +79,20 @@ class EngineSession:
         report: The last report, or None; `reported_at_ns` is when it came.
     """
 
-    def __init__(self, policy_name: str, factory: PolicyFactory, settings: SessionSettings | None = None) -> None:
+    def __init__(
+        self,
+        policy_name: str,
+        factory: PolicyFactory,
+        settings: SessionSettings | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Begin without an engine; `parameters` are those that `factory` gives the policy."""
         self.settings = settings or SessionSettings()
-        self.policy_name = policy_name
         self.info: EngineInfo | None = None
         self.connected = False
         self.connected_at_ns = 0
         self.last_message_ns = 0
         self.in_force = InForce()
-        self.decision: Decision | None = None
-        self.decisions = 0
-        self.profile = ProfileChoice()
         self.pin: StandingPin | None = None
         self.lease: Lease | None = None
         self.lease_since_ns = 0
@@ -112,8 +103,10 @@ class EngineSession:
         self.report: Report | None = None
         self.reported_at_ns = 0
         self.window = Window()
-        self._factory = factory
-        self._policy: Policy | None = None
+        choice = PolicyChoice(policy_name, parameters or {})
+        self._keeper = PolicyKeeper(choice, factory, self.settings.profiles, self.settings.seed)
+        self._released_pin = ""
+        self._returning = False
         self._version = 0
         self._nonce = 0
         self._sent_at_ns = 0
@@ -142,6 +135,8 @@ class EngineSession:
             case ShuttingDown():
                 self._stopping = True
                 return [SendRelease(event.reason)] if self.connected else []
+            case Resumed():
+                return self._resume(event)
 
     # -- questions, without consequences ---------------------------------------------------------
 
@@ -150,6 +145,60 @@ class EngineSession:
         """What an operator should look at."""
         found = self.decision.alarms if self.decision else ()
         return found if self.divergence is None else (*found, ALARM)
+
+    @property
+    def policy_name(self) -> str:
+        """Name of the policy that decides."""
+        return self._keeper.choice.name
+
+    @property
+    def configured(self) -> PolicyChoice:
+        """The policy that the session began with."""
+        return self._keeper.configured
+
+    @property
+    def decision(self) -> Decision | None:
+        """The policy's last decision, or None."""
+        return self._keeper.decision
+
+    @property
+    def decisions(self) -> int:
+        """Times that a policy was asked."""
+        return self._keeper.decisions
+
+    @property
+    def profile(self) -> ProfileChoice:
+        """What the policy is told that steps cost."""
+        return self._keeper.profile
+
+    def state(self) -> SessionState:
+        """Everything that decides what comes next; `Resumed` with it goes on from here."""
+        return SessionState(
+            configured=self._keeper.configured,
+            policy=self._keeper.choice,
+            info=self.info,
+            learned=self._keeper.learned(),
+            connected=self.connected,
+            connected_at_ns=self.connected_at_ns,
+            last_message_ns=self.last_message_ns,
+            in_force=self.in_force,
+            decisions=self.decisions,
+            pin=self.pin,
+            released_pin=self._released_pin,
+            lease=self.lease,
+            lease_since_ns=self.lease_since_ns,
+            acknowledged=self.acknowledged,
+            refusal=self.refusal,
+            refused=dict(self.refused),
+            report=replace(self.report, rows=()) if self.report else None,
+            reported_at_ns=self.reported_at_ns,
+            version=self._version,
+            nonce=self._nonce,
+            sent_at_ns=self._sent_at_ns,
+            stopping=self._stopping,
+            returning=self._returning,
+            divergence=self.divergence,
+        )
 
     def check_mode(self, mode: Mode) -> None:
         """Raise `NotOfferedError`, saying what is offered, unless the engine can run this mode."""
@@ -173,7 +222,7 @@ class EngineSession:
         """Raise `NotOfferedError`, saying why, unless this policy can decide for the engine."""
         info = self._known()
         try:
-            self._new_policy(factory)
+            self._keeper.check(factory, info, self.in_force.mode)
         except PolicyError as error:
             raise NotOfferedError(f"{info.key} cannot have policy {name}: {error}") from error
 
@@ -196,9 +245,8 @@ class EngineSession:
     # -- the stream ------------------------------------------------------------------------------
 
     def _connect(self, info: EngineInfo, now_ns: int) -> list[Effect]:
-        before, told = self.info, self.profile
+        before = self.info
         restarted = before is not None and before.boot_id != info.boot_id
-        self.profile = choose_profile(self.settings.profiles, info.cost_key)
         self.info, self.in_force = info, info.in_force
         self.connected, self.connected_at_ns, self.last_message_ns = True, now_ns, now_ns
         self.lease, self.acknowledged, self.refusal, self.report = None, False, "", None
@@ -207,76 +255,31 @@ class EngineSession:
             # Another process has another clock: the window would never empty.
             self.window = Window()
             self.divergence = None
-        if before is None and info.pin is not None:
-            self.pin = StandingPin(info.pin, now_ns, _deadline(info.pin_remaining_s, now_ns))
+        if before is None or self._returning:
+            self._adopt_pin(info, now_ns)
+        self._returning = False
         notes: list[Effect] = [Note("engine_connected", {"engine": str(info.key), "restarted": restarted})]
         if not info.acts:
             notes.append(Note("engine_observes", {"reasons": "; ".join(info.observe_reasons)}, warning=True))
-        if self.profile != told:
-            notes += self._profile_notes()
-        same_costs = before is not None and self.profile == told and has_costs_of(info, before)
-        return notes + self._keep_learning(before if same_costs else None) + self._decide(now_ns)
+        return notes + self._keeper.meet(before, info) + self._decide(now_ns)
 
-    def _profile_notes(self) -> list[Effect]:
-        if self.profile.name:
-            return [Note("profile_used", {"profile": self.profile.name})]
-        return [Note("profile_ignored", {"why": self.profile.ignored}, warning=True)] if self.profile.ignored else []
+    def _adopt_pin(self, info: EngineInfo, now_ns: int) -> None:
+        """Take over a pin that the engine holds and this session never heard of."""
+        if self.pin is None and info.pin is not None and info.pin.id != self._released_pin:
+            self.pin = StandingPin(info.pin, now_ns, deadline_ns(info.pin_remaining_s, now_ns))
 
-    def _keep_learning(self, before: EngineInfo | None) -> list[Effect]:
-        """Start the policy afresh, or go on from what it learned of an engine that was the same `before`.
-
-        Within one run of the engine's process everything is kept. Over a restart, which brings acceptance back, only
-        what does not depend on acceptance is; the same holds for new weights.
-        """
-        info, learned = self._known(), self._policy
-        if before is None or learned is None:
-            return self._build_policy()
-        if before.boot_id != info.boot_id:
-            return self._carry_over(learned)
-        if before.cost_key.weight_version == info.cost_key.weight_version:
-            return []
-        learned.forget()
-        return [Note("acceptance_forgotten", {"weight_version": info.cost_key.weight_version})]
-
-    def _carry_over(self, learned: Policy) -> list[Effect]:
-        """A new policy that goes on where the one of the engine's last run stood, except for acceptance."""
-        notes = self._build_policy()
-        if self._policy is None:
-            return notes
-        try:
-            self._policy.restore(learned.snapshot())
-        except PolicyError as error:
-            return [*self._build_policy(), Note("learned_dropped", {"why": str(error)}, warning=True)]
-        self._policy.forget()
-        return [*notes, Note("learned_kept", {"policy": self.policy_name})]
-
-    def _build_policy(self) -> list[Effect]:
-        """Start the policy afresh; without one that can decide for this engine, the engine follows its own."""
-        self.decision, self._policy = None, None
-        try:
-            self._policy = self._new_policy(self._factory)
-        except PolicyError as error:
-            return [Note("policy_unusable", {"policy": self.policy_name, "why": str(error)}, warning=True)]
-        return []
-
-    def _new_policy(self, factory: PolicyFactory) -> Policy | None:
-        """A policy for this engine; None if it offers no modes to choose from."""
-        info = self._known()
-        if not info.modes:
-            return None
-        return factory(
-            PolicyContext(
-                modes=info.modes,
-                bands=band_edges(info.graph_batch_sizes, info.max_running_requests),
-                graph_batch_sizes=info.graph_batch_sizes,
-                incumbent=self.in_force.mode,
-                initial_steps=info.initial_steps,
-                seed=self.settings.seed,
-                block_verification=info.block_verification,
-                profile=self.profile.profile,
-                kv_capacity_tokens=info.kv_capacity_tokens,
-            )
-        )
+    def _resume(self, event: Resumed) -> list[Effect]:
+        state = event.state
+        self.info, self.in_force = state.info, state.in_force
+        self.connected, self._stopping = state.connected, state.stopping
+        self.connected_at_ns, self.last_message_ns = state.connected_at_ns, state.last_message_ns
+        self.pin, self._released_pin = state.pin, state.released_pin
+        self.lease, self.lease_since_ns = state.lease, state.lease_since_ns
+        self.acknowledged, self.refusal, self.refused = state.acknowledged, state.refusal, Counter(state.refused)
+        self.report, self.reported_at_ns = state.report, state.reported_at_ns
+        self._version, self._nonce, self._sent_at_ns = state.version, state.nonce, state.sent_at_ns
+        self._returning, self.divergence = state.returning, state.divergence
+        return self._keeper.resume(state, event.profile)
 
     def _take_report(self, report: Report, now_ns: int) -> list[Effect]:
         last = self.report.seq if self.report else 0
@@ -290,8 +293,7 @@ class EngineSession:
         self.in_force = report.in_force
         notes += self._watch_ranks(report, now_ns)
         self.window.add(report.rows, report.now_ns)
-        if self._policy is not None:
-            self._policy.learn(report.rows)
+        self._keeper.learn(report.rows)
         return notes + self._decide(now_ns)
 
     def _compare(self, now: InForce) -> list[Effect]:
@@ -334,43 +336,35 @@ class EngineSession:
         return self._renew(now_ns)
 
     def _set_pin(self, event: Pinned, now_ns: int) -> list[Effect]:
-        self.pin = StandingPin(event.pin, now_ns, _deadline(event.duration_s, now_ns))
+        self.pin = StandingPin(event.pin, now_ns, deadline_ns(event.duration_s, now_ns))
         note = Note("engine_pinned", {"mode": str(event.pin.mode), "owner": event.pin.owner, "why": event.pin.reason})
         return [note, *self._send(now_ns, changed=True)]
 
     def _drop_pin(self, why: str, now_ns: int) -> list[Effect]:
         if self.pin is None:
             return []
-        mode, self.pin = self.pin.pin.mode, None
+        mode, self._released_pin, self.pin = self.pin.pin.mode, self.pin.pin.id, None
         note = Note("engine_unpinned", {"mode": str(mode), "why": why})
-        if self._policy is None:
+        if self._keeper.policy is None:
             return [note, *self._let_go(mode, now_ns)]
-        return [note, *self._ask_policy(), *self._send(now_ns, changed=True)]
+        return [note, *self._keeper.ask(), *self._send(now_ns, changed=True)]
 
     def _let_go(self, mode: Mode, now_ns: int) -> list[Effect]:
         """Release a pin where no policy takes over: only a lease ends a pin, so one comes and goes at once."""
-        self.decision = Decision((BandDecision(1, mode, "fallback"),))
-        sent = self._send(now_ns, changed=True)
-        self.decision, self.lease = None, None
+        sent = self._send(now_ns, changed=True, table=Decision((BandDecision(1, mode, "fallback"),)))
+        self.lease = None
         return [*sent, SendRelease("no policy decides for this engine")] if sent else []
 
     def _set_policy(self, event: PolicySet, now_ns: int) -> list[Effect]:
-        self.policy_name, self._factory = event.name, event.factory
-        notes = self._build_policy() if self.info is not None else []
+        choice = PolicyChoice(event.name, event.parameters)
+        # For an engine that is not back yet the policy is made when it is.
+        info = None if self._returning else self.info
+        notes = self._keeper.change(choice, event.factory, info, self.in_force.mode)
         return [Note("policy_set", {"policy": event.name}), *notes, *self._decide(now_ns)]
 
     def _decide(self, now_ns: int) -> list[Effect]:
         """Ask the policy; send a new lease if its table differs from the last, or renew it."""
-        return [*self._ask_policy(), *self._send_what_differs(now_ns)]
-
-    def _ask_policy(self) -> list[Effect]:
-        """The policy's decision; a note for every alarm that was not there before."""
-        if self._policy is None:
-            return []
-        known = self.decision.alarms if self.decision else ()
-        self.decision = self._policy.choose()
-        self.decisions += 1
-        return [Note("policy_alarm", {"alarm": a}, warning=True) for a in self.decision.alarms if a not in known]
+        return [*self._keeper.ask(), *self._send_what_differs(now_ns)]
 
     def _send_what_differs(self, now_ns: int) -> list[Effect]:
         if self.pin is not None:
@@ -391,16 +385,16 @@ class EngineSession:
         due = now_ns - self._sent_at_ns >= self.settings.lease_ttl_s / 2 * 1e9
         return self._send(now_ns, changed=False) if due and self.lease is not None else []
 
-    def _send(self, now_ns: int, changed: bool) -> list[Effect]:
-        info = self.info
+    def _send(self, now_ns: int, changed: bool, table: Decision | None = None) -> list[Effect]:
+        info, table = self.info, table or self.decision
         if self._stopping or not self.connected or info is None or not info.acts:
             return []
-        if self.decision is None and self.pin is None:
+        if table is None and self.pin is None:
             return []
         if changed or self.lease is None:
             self._version += 1
             self.lease_since_ns = now_ns
-            self.lease = self._new_lease(self.decision or NO_DECISION)
+            self.lease = self._new_lease(table or NO_DECISION)
         self._nonce += 1
         self._sent_at_ns = now_ns
         remaining_s = self.pin.remaining_s(now_ns) if self.pin else None
@@ -419,17 +413,3 @@ class EngineSession:
             pin=self.pin.pin if self.pin else None,
             reason="pin" if self.pin else f"{self.policy_name}: {', '.join(sorted(reasons))}",
         )
-
-
-def has_costs_of(info: EngineInfo, other: EngineInfo) -> bool:
-    """Whether what was learned of step times of one engine holds for the other."""
-
-    def decisive(engine: EngineInfo) -> tuple[object, ...]:
-        key = replace(engine.cost_key, weight_version="")
-        return key, engine.modes, engine.graph_batch_sizes, engine.max_running_requests, engine.block_verification
-
-    return decisive(info) == decisive(other)
-
-
-def _deadline(duration_s: float | None, now_ns: int) -> int | None:
-    return None if duration_s is None else now_ns + round(duration_s * 1e9)

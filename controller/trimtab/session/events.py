@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trimtab.domain import EngineInfo, Lease, Pin, Report
 from trimtab.policies.registry import PolicyFactory
+from trimtab.session.profiles import ProfileChoice
+from trimtab.session.state import SessionState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ class Unpinned:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Another policy decides from now on; it learns afresh."""
+    """Another policy decides from now on; it learns afresh. `parameters` are those that `factory` gives it."""
 
     name: str
     factory: PolicyFactory
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,20 @@ class ShuttingDown:
     reason: str = "controller stops"
 
 
-Event = Connected | Reported | Answered | Ticked | Pinned | Unpinned | PolicySet | Disconnected | ShuttingDown
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The session of an earlier run of the controller goes on here; the first event of a new one.
+
+    Attributes:
+        state: What that session knew.
+        profile: What its policy was told that steps cost.
+    """
+
+    state: SessionState
+    profile: ProfileChoice = field(default_factory=ProfileChoice)
+
+
+Event = Connected | Reported | Answered | Ticked | Pinned | Unpinned | PolicySet | Disconnected | ShuttingDown | Resumed
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
-"""What the controller says to engines: Welcome, Lease and Release as messages."""
+"""What the controller says to engines: Welcome, Lease and Release as messages; and a Lease read back."""
 
 from __future__ import annotations
 
 from trimtab.domain import Lease, Pin, TableEntry
 from trimtab.session.events import SendLease, SendRelease
-from trimtab.wire.bounds import MAX_MESSAGE_BYTES, MAX_ROWS_PER_REPORT, duration
-from trimtab.wire.modes import mode_to_wire
+from trimtab.wire.bounds import MAX_MESSAGE_BYTES, MAX_ROWS_PER_REPORT, NS_PER_S, duration
+from trimtab.wire.modes import mode_from_wire, mode_to_wire
 from trimtabpb.v1 import control_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -42,6 +42,28 @@ def lease_message(effect: SendLease) -> pb.ControllerMessage:
     return pb.ControllerMessage(lease=message)
 
 
+def read_lease(message: pb.Lease) -> SendLease:
+    """The lease as it was sent. Probabilities, smoothing and hysteresis travel as 32 bits.
+
+    Raises:
+        WireError: A mode that there is not.
+    """
+    exploration = message.exploration
+    lease = Lease(
+        version=message.version,
+        table=tuple(_read_entry(f"lease.table[{i}]", entry) for i, entry in enumerate(message.table)),
+        smoothing=message.smoothing,
+        hysteresis=message.hysteresis,
+        min_dwell_steps=message.min_dwell_steps,
+        exploration_seed=exploration.seed,
+        exploration_dwell_steps=exploration.dwell_steps,
+        pin=_read_pin(message.pin) if message.HasField("pin") else None,
+        reason=message.reason,
+    )
+    remaining = message.pin.remaining.ToNanoseconds() / NS_PER_S if message.pin.HasField("remaining") else None
+    return SendLease(lease, message.nonce, message.ttl.ToNanoseconds() / NS_PER_S, remaining)
+
+
 def release_message(effect: SendRelease) -> pb.ControllerMessage:
     """The order to go back to the engine's own policy."""
     return pb.ControllerMessage(release=pb.Release(reason=effect.reason))
@@ -69,3 +91,18 @@ def _entry_message(entry: TableEntry) -> pb.TableEntry:
 
 def _exploration_message(lease: Lease) -> pb.Exploration:
     return pb.Exploration(seed=lease.exploration_seed, dwell_steps=lease.exploration_dwell_steps)
+
+
+def _read_entry(field: str, message: pb.TableEntry) -> TableEntry:
+    return TableEntry(
+        min_batch_size=message.min_batch_size,
+        mode=mode_from_wire(f"{field}.mode", message.mode),
+        probability=message.probability,
+        alternatives=tuple(
+            (mode_from_wire(f"{field}.alternatives", other.mode), other.probability) for other in message.alternatives
+        ),
+    )
+
+
+def _read_pin(message: pb.Pin) -> Pin:
+    return Pin(message.id, mode_from_wire("lease.pin.mode", message.mode), message.reason, message.owner)

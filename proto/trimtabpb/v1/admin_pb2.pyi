@@ -483,18 +483,22 @@ class ListEnginesResponse(_message.Message):
 
     ENGINES_FIELD_NUMBER: _builtins.int
     CONTROLLER_VERSION_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
     controller_version: _builtins.str
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
+    @_builtins.property
+    def journal(self) -> Global___JournalState: ...
     def __init__(
         self,
         *,
         engines: _abc.Iterable[Global___Engine] | None = ...,
         controller_version: _builtins.str = ...,
+        journal: Global___JournalState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_version", b"controller_version", "engines", b"engines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_version", b"controller_version", "engines", b"engines", "journal", b"journal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,20 +528,54 @@ class GetEngineResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ENGINE_FIELD_NUMBER: _builtins.int
+    JOURNAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def engine(self) -> Global___Engine: ...
+    @_builtins.property
+    def journal(self) -> Global___JournalState: ...
     def __init__(
         self,
         *,
         engine: Global___Engine | None = ...,
+        journal: Global___JournalState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "journal", b"journal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "journal", b"journal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetEngineResponse: _TypeAlias = GetEngineResponse  # noqa: Y015
+
+@_typing.final
+class JournalState(_message.Message):
+    """How the controller's journal does."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    DROPPED_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Where it is; empty if it is switched off."""
+    problem: _builtins.str
+    """What is wrong with it now, for people; empty if all is well."""
+    dropped: _builtins.int
+    """Entries that were dropped since the controller started."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        problem: _builtins.str = ...,
+        dropped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped", b"dropped", "path", b"path", "problem", b"problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JournalState: _TypeAlias = JournalState  # noqa: Y015
 
 @_typing.final
 class PinRequest(_message.Message):
@@ -583,19 +621,26 @@ Global___PinRequest: _TypeAlias = PinRequest  # noqa: Y015
 
 @_typing.final
 class PinResponse(_message.Message):
+    """Orders are in the journal before they are answered, so that they outlive the controller. Where
+    that fails the order holds all the same, and `journal_problem` says why it may be forgotten.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ENGINES_FIELD_NUMBER: _builtins.int
+    JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
+    journal_problem: _builtins.str
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
     def __init__(
         self,
         *,
         engines: _abc.Iterable[Global___Engine] | None = ...,
+        journal_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -606,16 +651,20 @@ class UnpinRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SELECTOR_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks, for the journal."""
     @_builtins.property
     def selector(self) -> Global___Selector: ...
     def __init__(
         self,
         *,
         selector: Global___Selector | None = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -627,8 +676,11 @@ class UnpinResponse(_message.Message):
 
     ENGINES_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
     released: _builtins.int
     """How many of them had a pin."""
+    journal_problem: _builtins.str
+    """See PinResponse."""
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
     def __init__(
@@ -636,10 +688,11 @@ class UnpinResponse(_message.Message):
         *,
         engines: _abc.Iterable[Global___Engine] | None = ...,
         released: _builtins.int = ...,
+        journal_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "released", b"released"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem", "released", b"released"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -672,8 +725,11 @@ class SetPolicyRequest(_message.Message):
     SELECTOR_FIELD_NUMBER: _builtins.int
     POLICY_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """Empty: change nothing."""
+    owner: _builtins.str
+    """Who asks, for the journal."""
     @_builtins.property
     def selector(self) -> Global___Selector: ...
     @_builtins.property
@@ -686,10 +742,11 @@ class SetPolicyRequest(_message.Message):
         selector: Global___Selector | None = ...,
         policy: _builtins.str = ...,
         parameters: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "policy", b"policy", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "parameters", b"parameters", "policy", b"policy", "selector", b"selector"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -701,6 +758,9 @@ class SetPolicyResponse(_message.Message):
 
     ENGINES_FIELD_NUMBER: _builtins.int
     KNOWN_FIELD_NUMBER: _builtins.int
+    JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
+    journal_problem: _builtins.str
+    """See PinResponse."""
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
     @_builtins.property
@@ -712,10 +772,11 @@ class SetPolicyResponse(_message.Message):
         *,
         engines: _abc.Iterable[Global___Engine] | None = ...,
         known: _abc.Iterable[Global___PolicyInfo] | None = ...,
+        journal_problem: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "known", b"known"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem", "known", b"known"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

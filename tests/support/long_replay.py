@@ -1,0 +1,62 @@
+"""Replays a trace in a process of its own and says as JSON what that took.
+
+python tests/support/long_replay.py TRACE POLICY...
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a replay took. `cpu_s` is of all threads, `steps` of the last policy's, `peak_mb` resident memory."""
+
+    rows: int
+    steps: float
+    cpu_s: float
+    peak_mb: float
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.cpu_s
+
+    @property
+    def steps_per_s(self) -> float:
+        return self.steps / self.cpu_s
+
+
+def replay_cost(trace: Path, *policies: str) -> Cost:
+    """What it takes to replay these policies."""
+    command = [sys.executable, __file__, str(trace), *policies]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return Cost(**json.loads(done.stdout))
+
+
+def main(path: str, *policies: str) -> None:
+    """Replay and print what it took."""
+    from trimtab.replay.counterfactual import replay
+    from trimtab.replay.trace import read_trace
+    from trimtab.replay.trial import parse_policy
+
+    began = time.process_time()
+    with read_trace(Path(path)) as trace:
+        result = replay(trace, [parse_policy(policy) for policy in policies])
+        rows = trace.rows
+    cost = {
+        "rows": rows,
+        "steps": result.verdicts[-1].steps,
+        "cpu_s": time.process_time() - began,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    print(json.dumps(cost))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
