@@ -18,6 +18,7 @@ from trimtab_sglang.lease import (
     Mode,
     ModeKind,
     Pin,
+    StepRange,
     TableEntry,
     check_lease,
     modes_of,
@@ -26,8 +27,8 @@ from trimtab_sglang.lease import (
 
 __all__ = [
     "PLAIN_COLD", "PLAIN_NATIVE", "PLAIN_WARM", "CostKey", "DepthCounts", "EngineInfo", "EngineKey", "InForce", "Lease",
-    "LeaseError", "Mode", "ModeKind", "Pin", "Report", "Source", "StepFlag", "StepRow", "TableEntry", "check_lease",
-    "modes_of", "speculate",
+    "LeaseError", "Mode", "ModeKind", "Pin", "Report", "Source", "StepFlag", "StepRange", "StepRow", "TableEntry",
+    "check_lease", "modes_of", "speculate",
 ]  # fmt: skip
 
 

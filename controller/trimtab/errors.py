@@ -33,6 +33,10 @@ class NotOfferedError(TrimtabError):
     """The engine cannot run what was asked for."""
 
 
+class NotBuiltError(NotOfferedError):
+    """The engine has no such mode: another one must be named."""
+
+
 class PolicyError(TrimtabError):
     """An unknown policy, or parameters that it does not take."""
 

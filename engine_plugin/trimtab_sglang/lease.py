@@ -85,13 +85,34 @@ class TableEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRange:
+    """Numbers of drafts a step, both ends included. Every kind of plain decoding has 0."""
+
+    min_steps: int
+    max_steps: int
+
+    def __contains__(self, mode: Mode) -> bool:
+        return self.min_steps <= mode.steps <= self.max_steps
+
+    def __str__(self) -> str:
+        return f"steps {self.min_steps}-{self.max_steps}"
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
-    """An operator's order: it goes before every table and outlives the lease that brought it."""
+    """An operator's order: it goes before every table and outlives the lease that brought it.
+
+    With a `range` it leaves the choice among those steps to the lease's table; `mode` is what runs without one.
+    """
 
     id: str
     mode: Mode
     reason: str = ""
     owner: str = ""
+    range: StepRange | None = None
+
+    def __str__(self) -> str:
+        return str(self.range or self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +182,8 @@ def check_lease(lease: Lease) -> None:
     _require(lease.life_steps > 0, "life_steps", f"must be at least 1, is {lease.life_steps}")
     _require(bool(lease.table) or lease.pin is not None, "table", "is empty and there is no pin")
     _check_table(lease.table)
+    if lease.pin is not None and lease.pin.range is not None:
+        _check_range(lease.modes, lease.pin.range)
 
 
 def _check_table(table: tuple[TableEntry, ...]) -> None:
@@ -171,6 +194,12 @@ def _check_table(table: tuple[TableEntry, ...]) -> None:
     _require(not edges or edges[-1] <= MAX_BATCH_SIZE, "table", f"goes beyond {MAX_BATCH_SIZE}")
     for entry in table:
         _check_probabilities(entry)
+
+
+def _check_range(modes: Iterable[Mode], allowed: StepRange) -> None:
+    _require(allowed.min_steps <= allowed.max_steps, "pin.range", f"is empty: {allowed}")
+    outside = sorted(mode for mode in modes if mode not in allowed)
+    _require(not outside, "pin.range", f"is {allowed}, but the lease has {', '.join(map(str, outside))}")
 
 
 def _check_probabilities(entry: TableEntry) -> None:
@@ -335,7 +364,7 @@ class LeaseMachine:
         if self._mode is None:
             # A mean that nothing went into before. Also under a pin: the table may follow it.
             self._mean = float(batch_size)
-        if self.pin is not None:
+        if self.pin is not None and (self.pin.range is None or self.lease is None):
             self._follow_pin(self.pin)
         elif self.lease is not None:
             self._find_band(self.lease.hysteresis)

@@ -138,12 +138,7 @@ class Link:
         hello.last_lease_version = machine.last_version
         pin = machine.pin
         if pin is not None:
-            hello.pin.CopyFrom(
-                pb.Pin(id=pin.id, mode=messages.mode_to_wire(pin.mode), reason=pin.reason, owner=pin.owner)
-            )
-            remaining_s = plugin.mailbox.pin_remaining_s(time.monotonic_ns())
-            if remaining_s is not None:
-                hello.pin.remaining.CopyFrom(messages.duration(remaining_s))
+            hello.pin.CopyFrom(messages.pin_to_wire(pin, plugin.mailbox.pin_remaining_s(time.monotonic_ns())))
         return pb.EngineMessage(hello=hello)
 
     def in_force(self) -> pb.InForce:

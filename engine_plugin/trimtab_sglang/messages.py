@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from google.protobuf.duration_pb2 import Duration
 
 from trimtab_sglang.facts import EngineFacts, HookStatus, python_version, torch_version
-from trimtab_sglang.lease import Lease, LeaseError, Mode, ModeKind, Pin, TableEntry, check_lease
+from trimtab_sglang.lease import Lease, LeaseError, Mode, ModeKind, Pin, StepRange, TableEntry, check_lease
 from trimtab_sglang.rows import ABSENT, Row
 from trimtab_sglang.settings import MAX_TEXT, __version__
 from trimtabpb.v1 import control_pb2 as pb
@@ -96,7 +96,18 @@ def _pin_from_wire(message: pb.Pin) -> Pin:
     if not message.id or len(message.id) > MAX_TEXT:
         raise LeaseError("pin.id", f"must have 1 to {MAX_TEXT} characters")
     mode = mode_from_wire(message.mode, "pin.mode")
-    return Pin(message.id, mode, message.reason[:MAX_TEXT], message.owner[:MAX_TEXT])
+    allowed = StepRange(message.range.min_steps, message.range.max_steps) if message.HasField("range") else None
+    return Pin(message.id, mode, message.reason[:MAX_TEXT], message.owner[:MAX_TEXT], allowed)
+
+
+def pin_to_wire(pin: Pin, remaining_s: float | None) -> pb.Pin:
+    """A pin as a message, with the time that it has left (None: until released)."""
+    message = pb.Pin(id=pin.id, mode=mode_to_wire(pin.mode), reason=pin.reason, owner=pin.owner)
+    if pin.range is not None:
+        message.range.CopyFrom(pb.StepRange(min_steps=pin.range.min_steps, max_steps=pin.range.max_steps))
+    if remaining_s is not None:
+        message.remaining.CopyFrom(duration(remaining_s))
+    return message
 
 
 def _finite(value: float, field: str) -> float:

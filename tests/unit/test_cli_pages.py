@@ -66,6 +66,8 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "offers": "plain_warm, speculate(1), speculate(3)",
         "in force": "plain_warm, decided by pin",
         "pin": "plain_warm, 9m58s left, in force, by kim@ops at 2023-11-14T22:13:20+00:00: latency",
+        "policy": "ucb, active",
+        "shadow": "none",
         "lease": "version 7, age 0.4s, accepted",
         "profile": "none",
         "alarms": "acceptance_drift",

@@ -70,6 +70,20 @@ class Controller:
         """Change the policy of engines, or ask what is there."""
         return self._call(self._stub.SetPolicy, request)
 
+    def promote_policy(self, selector: admin_pb2.Selector | None) -> list[admin_pb2.Engine]:
+        """Let what is on trial act; the engines that changed."""
+        request = admin_pb2.PromotePolicyRequest(selector=selector)
+        return list(self._call(self._stub.PromotePolicy, request).engines)
+
+    def withdraw_policy(self, selector: admin_pb2.Selector | None) -> list[admin_pb2.Engine]:
+        """End a trial; the engines that changed."""
+        request = admin_pb2.WithdrawPolicyRequest(selector=selector)
+        return list(self._call(self._stub.WithdrawPolicy, request).engines)
+
+    def overview(self) -> admin_pb2.ListEnginesResponse:
+        """All engines, and the controller itself."""
+        return self._call(self._stub.ListEngines, admin_pb2.ListEnginesRequest())
+
     def watch(self, selector: admin_pb2.Selector) -> Iterator[admin_pb2.Engine]:
         """The engines now, then each again whenever it reports; without end."""
         try:

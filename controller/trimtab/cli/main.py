@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command("engines")(engines.engines)
 app.command("show")(engines.show)
 app.command("pin", cls=pinning.PinCommand)(pinning.pin)
+app.command("freeze")(pinning.freeze)
 app.command("unpin")(pinning.unpin)
 app.command("policy")(policy.policy)
 app.command("top")(top.top)

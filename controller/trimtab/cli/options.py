@@ -27,7 +27,6 @@ TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait for an answer.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data for programs.")]
-EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="Id of an engine; see `trimtab engines`.")]
 SomeEngineArgument = Annotated[
     str | None, typer.Argument(metavar="ENGINE", show_default=False, help="Id of an engine; see `trimtab engines`.")
 ]

@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from trimtab.cli.output import age, console, mode_text, number, plain_table, print_table
-from trimtab.cli.views import BandView, EngineDetail, PinView
+from trimtab.cli.views import BandView, EngineDetail, PinView, ShadowView
 from trimtab.policies.contract import Candidate
 
 Line = tuple[str, str]
@@ -25,22 +25,27 @@ def print_page(engine: EngineDetail) -> None:
     if engine.bands:
         console().print(f"\n[bold]last decision of policy {engine.policy}[/]")
         print_table(decision_table(engine.bands))
+    if engine.shadow is not None and engine.shadow.bands:
+        console().print(f"\n[bold]last decision of policy {engine.shadow.policy}, in shadow[/]")
+        print_table(decision_table(engine.shadow.bands))
 
 
 def lines(engine: EngineDetail) -> Iterator[Line]:
     """The page's upper part, a name and its text a line."""
     yield "engine", f"{engine.engine_id}, {engine.state}, last message {age(engine.last_message_age_s)} ago"
-    yield "labels", _pairs(engine.labels)
+    yield "labels", pairs_text(engine.labels)
     yield from _identity(engine)
     yield "offers", _modes(engine)
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
+    yield "policy", _policy(engine)
+    yield "shadow", _shadow(engine.shadow)
     yield "lease", _lease(engine)
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
-    yield "dropped", _pairs(engine.dropped)
-    yield "refused", _pairs(engine.refused)
+    yield "dropped", pairs_text(engine.dropped)
+    yield "refused", pairs_text(engine.refused)
     yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"
     for target, reason in engine.hooks_not_applied.items():
         yield "not hooked", f"{target}: {reason or 'no reason given'}"
@@ -82,7 +87,22 @@ def _pin(pin: PinView | None) -> str:
         return "none"
     until = "until released" if pin.remaining_s is None else f"{age(pin.remaining_s)} left"
     state = "in force" if pin.in_force else "not confirmed by the engine"
-    return f"{mode_text(pin.mode)}, {until}, {state}, by {pin.owner or '-'} at {pin.pinned_at}: {pin.reason or '-'}"
+    whom = f" for {pin.ordered_for}" if pin.ordered_for else ""
+    return f"{pin.what}, {until}, {state}, by {pin.owner or '-'}{whom} at {pin.pinned_at}: {pin.reason or '-'}"
+
+
+def _policy(engine: EngineDetail) -> str:
+    paused = "paused by the pin" if engine.policy_paused else "active"
+    return f"{engine.policy or '-'}, {'on trial as a canary, ' if engine.canary else ''}{paused}"
+
+
+def _shadow(shadow: ShadowView | None) -> str:
+    if shadow is None:
+        return "none"
+    if shadow.unusable:
+        return f"{shadow.policy}, cannot decide here: {shadow.unusable}"
+    agrees = "-" if shadow.agreement is None else f"{shadow.agreement:.1%}"
+    return f"{shadow.policy}, agrees for {agrees} of {shadow.steps:,} steps"
 
 
 def _lease(engine: EngineDetail) -> str:
@@ -114,7 +134,8 @@ def _text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _pairs(values: Mapping[str, object]) -> str:
+def pairs_text(values: Mapping[str, object]) -> str:
+    """Names and values in a line."""
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "none"
 
 

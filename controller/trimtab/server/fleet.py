@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -17,6 +17,7 @@ import structlog
 from trimtab.domain import EngineInfo, EngineKey
 from trimtab.errors import TrimtabError
 from trimtab.policies.registry import PolicyFactory
+from trimtab.server import standing
 from trimtab.server.outbox import Outbox
 from trimtab.server.watcher import Watcher
 from trimtab.session.engine_session import EngineSession, SessionSettings
@@ -26,14 +27,26 @@ from trimtab.session.events import (
     Effect,
     Event,
     Note,
+    PoliciesSwapped,
     Reported,
     SendLease,
     SendRelease,
+    ShadowSet,
     ShuttingDown,
     Ticked,
 )
 from trimtab.session.measured import Measured
-from trimtab.wire import engine_message, lease_message, release_message
+from trimtab.session.orders import Canary, Orders, Selector
+from trimtab.wire import (
+    Clocks,
+    canary_message,
+    engine_message,
+    lease_message,
+    pin_order_message,
+    policy_order_message,
+    release_message,
+    selector_message,
+)
 from trimtabpb.v1 import admin_pb2, control_pb2
 
 MAX_ENGINES = 1024
@@ -64,6 +77,7 @@ class Seat:
         refused: Messages, columns and rows of this engine that were refused, by reason.
         reports: Reports taken in.
         leases: Leases handed to the stream, renewals included.
+        canary: Whether a policy on trial acts here.
     """
 
     key: EngineKey
@@ -73,8 +87,18 @@ class Seat:
     refused: Counter[str] = field(default_factory=Counter)
     reports: int = 0
     leases: int = 0
+    canary: bool = False
     _measured_of: tuple[object, int] = (None, 0)
     _measured: Measured = field(default_factory=Measured)
+
+    @property
+    def identity(self) -> tuple[str, Mapping[str, str]]:
+        """Id and labels, by which orders mean the engine."""
+        return str(self.key), self.hello.labels
+
+    def meant_by(self, selector: Selector) -> bool:
+        """Whether the selector means the engine."""
+        return selector.means(*self.identity)
 
     def measured(self) -> Measured:
         """Figures of the session's window, worked out once a report."""
@@ -113,6 +137,8 @@ class Fleet:
         max_engines: int = MAX_ENGINES,
     ) -> None:
         self.settings = settings
+        self.orders = Orders()
+        self.refused: Counter[str] = Counter()
         self._policy_name = policy_name
         self._factory = factory
         self._monotonic_ns = monotonic_ns
@@ -121,6 +147,7 @@ class Fleet:
         self._seats: dict[EngineKey, Seat] = {}
         self._watchers: set[Watcher] = set()
         self._stopping = False
+        self._started_ns = monotonic_ns()
 
     # -- engines ---------------------------------------------------------------------------------
 
@@ -135,6 +162,7 @@ class Fleet:
         if self._stopping:
             raise StoppingError("the controller stops: connect again later")
         seat = self._seats.get(info.key)
+        new = seat is None
         if seat is not None and seat.outbox is not None:
             raise AlreadyConnectedError(
                 f"engine {info.key} is connected already (boot id {seat.hello.boot_id}): "
@@ -144,6 +172,9 @@ class Fleet:
             seat = self._new_seat(info.key, hello)
         seat.hello, seat.outbox = hello, outbox
         self.apply(seat, Connected(info))
+        if new:
+            self._begin_trials(seat)
+        self._settle(seat)
         return seat
 
     def leave(self, seat: Seat, reason: str) -> None:
@@ -153,6 +184,7 @@ class Fleet:
 
     def apply(self, seat: Seat, event: Event) -> bool:
         """Step the engine's session and carry out what it asks for. False: the session failed on this event."""
+        pinned = seat.session.pin is not None
         try:
             for effect in seat.session.step(event, self._monotonic_ns()):
                 self._carry_out(seat, effect)
@@ -163,13 +195,36 @@ class Fleet:
             seat.refuse(["controller_error"])
             return False
         seat.reports += isinstance(event, Reported)
+        if pinned and seat.session.pin is None:
+            # A pin of its own is over; what stands for the engine otherwise holds again.
+            self._settle(seat)
         if not isinstance(event, Ticked):
             for watcher in self._watchers:
                 watcher.mark(seat.key)
         return True
 
+    def order(self, seat: Seat, event: Event) -> None:
+        """Step the engine's session with an operator's order; `TrimtabError` if the session failed on it."""
+        if not self.apply(seat, event):
+            raise TrimtabError(f"the controller failed on this order for {seat.key}: look at its log")
+
+    def put_on_canary(self, seat: Seat, canary: Canary) -> None:
+        """The canary's policy acts on the engine, and the one that acted goes on as its shadow."""
+        trial, shadow = canary.order, seat.session.shadow
+        if seat.session.follows(trial.factory):
+            return
+        if shadow is None or shadow.factory != trial.factory:
+            self.order(seat, ShadowSet(trial.name, trial.factory))
+        self.order(seat, PoliciesSwapped())
+        seat.canary = seat.session.follows(trial.factory)
+
+    def give_shadow(self, seat: Seat) -> None:
+        """Give the engine the shadow that stands for it, if there is one."""
+        standing.give_shadow(seat, self.orders, self.apply)
+
     def tick(self) -> None:
         """Let time pass for every session."""
+        self.orders.expire(self.now_ns())
         for seat in list(self._seats.values()):
             self.apply(seat, Ticked())
 
@@ -185,6 +240,10 @@ class Fleet:
 
     # -- questions -------------------------------------------------------------------------------
 
+    def now_ns(self) -> int:
+        """The clock that sessions are stepped with."""
+        return self._monotonic_ns()
+
     def seats(self) -> list[Seat]:
         """Every seat, by engine."""
         return [self._seats[key] for key in sorted(self._seats)]
@@ -195,13 +254,30 @@ class Fleet:
 
     def view(self, seat: Seat) -> admin_pb2.Engine:
         """The engine as operators see it."""
-        return engine_message(
+        message = engine_message(
             seat.session,
             seat.hello,
             seat.measured(),
             seat.session.refused + seat.refused,
             self._monotonic_ns(),
             self._wall_ns(),
+        )
+        message.policy.canary = seat.canary
+        order = self.orders.pin_with_id(message.pin.id) if message.HasField("pin") else None
+        if order is not None:
+            message.pin_selector.CopyFrom(selector_message(order.selector))
+        return message
+
+    def overview(self) -> admin_pb2.Controller:
+        """The controller as operators see it."""
+        clocks = Clocks(self._monotonic_ns(), self._wall_ns())
+        canary, on_it = self.orders.canary, [str(seat.key) for seat in self.seats() if seat.canary]
+        return admin_pb2.Controller(
+            started_at=clocks.timestamp(self._started_ns),
+            pins=[pin_order_message(order, clocks) for order in self.orders.pins],
+            policies=[policy_order_message(order) for order in self.orders.policies],
+            canary=canary_message(canary, on_it, clocks) if canary else None,
+            refused=self.refused,
         )
 
     def watch(self) -> Watcher:
@@ -225,13 +301,32 @@ class Fleet:
             self._forget_one()
         # Engines that explore should not do so in step.
         settings = replace(self.settings, seed=zlib.crc32(str(key).encode()))
-        seat = Seat(key, EngineSession(self._policy_name, self._factory, settings), hello)
+        order = self.orders.policy_for(str(key), hello.labels)
+        name, factory = (order.name, order.factory) if order else (self._policy_name, self._factory)
+        seat = Seat(key, EngineSession(name, factory, settings), hello)
         self._seats[key] = seat
         return seat
 
+    def _has_own_pin(self, seat: Seat) -> bool:
+        """Whether a pin would be lost with the seat; a standing one comes back with the engine."""
+        pin = seat.session.pin
+        return pin is not None and self.orders.pin_with_id(pin.pin.id) is None
+
+    def _settle(self, seat: Seat) -> None:
+        self.orders.expire(self.now_ns())
+        standing.settle(seat, self.orders, self.apply, self.now_ns())
+
+    def _begin_trials(self, seat: Seat) -> None:
+        """A new engine takes part in what is on trial."""
+        canary = self.orders.canary
+        if canary is not None and seat.session.known().acts and canary.takes(*seat.identity):
+            self.put_on_canary(seat, canary)
+        else:
+            self.give_shadow(seat)
+
     def _forget_one(self) -> None:
         """Make room: forget the engine that has been away longest and that nobody pinned."""
-        away = [seat for seat in self._seats.values() if seat.outbox is None and seat.session.pin is None]
+        away = [seat for seat in self._seats.values() if seat.outbox is None and not self._has_own_pin(seat)]
         if not away:
             raise FullError(f"{self._max_engines} engines are connected or pinned: no room for another")
         oldest = min(away, key=lambda seat: seat.session.last_message_ns)

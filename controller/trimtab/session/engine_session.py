@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from trimtab.domain import EngineInfo, InForce, Lease, Mode, ModeKind, Pin, Report
+from trimtab.domain import EngineInfo, InForce, Lease, Mode, Pin, Report
 from trimtab.errors import NotOfferedError, PolicyError
 from trimtab.policies.bands import band_edges
 from trimtab.policies.contract import BandDecision, Decision, Policy, PolicyContext
 from trimtab.policies.registry import PolicyFactory
+from trimtab.session.confine import confined
 from trimtab.session.events import (
     Answered,
     Connected,
@@ -27,19 +28,22 @@ from trimtab.session.events import (
     Event,
     Note,
     Pinned,
+    PoliciesSwapped,
     PolicySet,
     Reported,
     SendLease,
     SendRelease,
+    ShadowDropped,
+    ShadowSet,
     ShuttingDown,
     Ticked,
     Unpinned,
 )
 from trimtab.session.measured import Window
+from trimtab.session.offers import Offers
 from trimtab.session.profiles import KeyedProfile, ProfileChoice, choose_profile
+from trimtab.session.shadow import Shadow
 
-# Cheapest first. Cold plain harms the acceptance of running requests: it is only taken by name.
-SAFE_PLAIN = (ModeKind.PLAIN_NATIVE, ModeKind.PLAIN_WARM)
 # A pin needs no table beside it.
 NO_DECISION = Decision(())
 
@@ -71,17 +75,17 @@ class StandingPin:
         return None if self.deadline_ns is None else max(0.0, (self.deadline_ns - now_ns) / 1e9)
 
 
-class EngineSession:
+class EngineSession(Offers):
     """Decides what one engine is told.
 
     Attributes:
-        info: What the engine said of itself at its last Hello, or None before the first.
         connected: Whether its stream is open.
         in_force: What it runs, by its last message.
         decision: The policy's last decision, or None.
         decisions: Times that a policy was asked.
         profile: What the policy is told that steps cost.
         pin: The operator's standing order, or None.
+        shadow: A policy on trial that is not followed, or None.
         lease: The last lease sent on this stream, or None.
         acknowledged: Whether the engine accepted that lease.
         refusal: Why it refused the last one; empty if it did not.
@@ -90,9 +94,9 @@ class EngineSession:
     """
 
     def __init__(self, policy_name: str, factory: PolicyFactory, settings: SessionSettings | None = None) -> None:
+        super().__init__()
         self.settings = settings or SessionSettings()
         self.policy_name = policy_name
-        self.info: EngineInfo | None = None
         self.connected = False
         self.connected_at_ns = 0
         self.last_message_ns = 0
@@ -101,6 +105,7 @@ class EngineSession:
         self.decisions = 0
         self.profile = ProfileChoice()
         self.pin: StandingPin | None = None
+        self.shadow: Shadow | None = None
         self.lease: Lease | None = None
         self.lease_since_ns = 0
         self.acknowledged = False
@@ -133,6 +138,12 @@ class EngineSession:
                 return self._drop_pin("released", now_ns)
             case PolicySet():
                 return self._set_policy(event, now_ns)
+            case ShadowSet():
+                return self._set_shadow(event)
+            case ShadowDropped():
+                return self._drop_shadow()
+            case PoliciesSwapped():
+                return self._swap_policies(now_ns)
             case Disconnected():
                 self.connected = False
                 return [Note("engine_disconnected", {"reason": event.reason})]
@@ -142,31 +153,17 @@ class EngineSession:
 
     # -- questions, without consequences ---------------------------------------------------------
 
-    def check_mode(self, mode: Mode) -> None:
-        """Raise `NotOfferedError`, saying what is offered, unless the engine can run this mode."""
-        info = self._known()
-        if not info.acts:
-            raise NotOfferedError(f"{info.key} only observes: {'; '.join(info.observe_reasons) or 'no reason given'}")
-        if mode not in info.modes:
-            raise NotOfferedError(f"{info.key} does not offer {mode}; it offers {self._offered()}")
-
-    def cheapest_plain(self) -> Mode:
-        """The cheapest safe kind of plain decoding that the engine offers, or `NotOfferedError`."""
-        info = self._known()
-        for kind in SAFE_PLAIN:
-            if Mode(kind) in info.modes:
-                return Mode(kind)
-        if not info.acts:
-            self.check_mode(Mode(ModeKind.PLAIN_WARM))
-        raise NotOfferedError(f"{info.key} offers no plain decoding; it offers {self._offered()}")
-
     def check_policy(self, name: str, factory: PolicyFactory) -> None:
         """Raise `NotOfferedError`, saying why, unless this policy can decide for the engine."""
-        info = self._known()
+        info = self.known()
         try:
             self._new_policy(factory)
         except PolicyError as error:
             raise NotOfferedError(f"{info.key} cannot have policy {name}: {error}") from error
+
+    def follows(self, factory: PolicyFactory) -> bool:
+        """Whether the acting policy is of this kind."""
+        return self._factory == factory
 
     def stalled(self, now_ns: int) -> bool:
         """Whether requests run but no decode step finished for a while."""
@@ -175,14 +172,6 @@ class EngineSession:
             return False
         age_s = (report.last_step_age_ns + now_ns - self.reported_at_ns) / 1e9
         return age_s > self.settings.stall_after_s
-
-    def _known(self) -> EngineInfo:
-        if self.info is None:
-            raise NotOfferedError("the engine has not said yet what it offers")
-        return self.info
-
-    def _offered(self) -> str:
-        return ", ".join(map(str, self._known().modes)) or "nothing"
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -205,6 +194,8 @@ class EngineSession:
         if self.profile != told:
             notes += self._profile_notes()
         same_costs = before is not None and self.profile == told and has_costs_of(info, before)
+        if self.shadow is not None and (restarted or not same_costs or has_new_weights(info, before)):
+            notes += self.shadow.begin(self._new_policy, keep=same_costs)
         return notes + self._keep_learning(before if same_costs else None) + self._decide(now_ns)
 
     def _profile_notes(self) -> list[Effect]:
@@ -218,7 +209,7 @@ class EngineSession:
         Within one run of the engine's process everything is kept. Over a restart, which brings acceptance back, only
         what does not depend on acceptance is; the same holds for new weights.
         """
-        info, learned = self._known(), self._policy
+        info, learned = self.known(), self._policy
         if before is None or learned is None:
             return self._build_policy()
         if before.boot_id != info.boot_id:
@@ -251,7 +242,7 @@ class EngineSession:
 
     def _new_policy(self, factory: PolicyFactory) -> Policy | None:
         """A policy for this engine; None if it offers no modes to choose from."""
-        info = self._known()
+        info = self.known()
         if not info.modes:
             return None
         return factory(
@@ -279,6 +270,8 @@ class EngineSession:
         notes = self._compare(report.in_force)
         self.in_force = report.in_force
         self.window.add(report.rows, report.now_ns)
+        if self.shadow is not None:
+            notes += self.shadow.observe(report.rows, self.decision, now_ns)
         if self._policy is not None:
             self._policy.learn(report.rows)
         return notes + self._decide(now_ns)
@@ -314,16 +307,17 @@ class EngineSession:
 
     def _set_pin(self, event: Pinned, now_ns: int) -> list[Effect]:
         self.pin = StandingPin(event.pin, now_ns, _deadline(event.duration_s, now_ns))
-        note = Note("engine_pinned", {"mode": str(event.pin.mode), "owner": event.pin.owner, "why": event.pin.reason})
-        return [note, *self._send(now_ns, changed=True)]
+        note = Note("engine_pinned", {"mode": str(event.pin), "owner": event.pin.owner, "why": event.pin.reason})
+        asked = self._ask_policy() if event.pin.range is not None else []
+        return [note, *asked, *self._send(now_ns, changed=True)]
 
     def _drop_pin(self, why: str, now_ns: int) -> list[Effect]:
         if self.pin is None:
             return []
-        mode, self.pin = self.pin.pin.mode, None
-        note = Note("engine_unpinned", {"mode": str(mode), "why": why})
+        pin, self.pin = self.pin.pin, None
+        note = Note("engine_unpinned", {"mode": str(pin), "why": why})
         if self._policy is None:
-            return [note, *self._let_go(mode, now_ns)]
+            return [note, *self._let_go(pin.mode, now_ns)]
         return [note, *self._ask_policy(), *self._send(now_ns, changed=True)]
 
     def _let_go(self, mode: Mode, now_ns: int) -> list[Effect]:
@@ -338,6 +332,23 @@ class EngineSession:
         notes = self._build_policy() if self.info is not None else []
         return [Note("policy_set", {"policy": event.name}), *notes, *self._decide(now_ns)]
 
+    def _set_shadow(self, event: ShadowSet) -> list[Effect]:
+        self.shadow = Shadow(event.name, event.factory)
+        notes = self.shadow.begin(self._new_policy) if self.info is not None else []
+        return [Note("shadow_set", {"policy": event.name}), *notes]
+
+    def _drop_shadow(self) -> list[Effect]:
+        shadow, self.shadow = self.shadow, None
+        return [Note("shadow_dropped", {"policy": shadow.name})] if shadow else []
+
+    def _swap_policies(self, now_ns: int) -> list[Effect]:
+        other = self.shadow
+        if other is None or other.policy is None:
+            return []
+        self.shadow = Shadow(self.policy_name, self._factory, self._policy)
+        self.policy_name, self._factory, self._policy, self.decision = other.name, other.factory, other.policy, None
+        return [Note("policy_set", {"policy": other.name, "before": self.shadow.name}), *self._decide(now_ns)]
+
     def _decide(self, now_ns: int) -> list[Effect]:
         """Ask the policy; send a new lease if its table differs from the last, or renew it."""
         return [*self._ask_policy(), *self._send_what_differs(now_ns)]
@@ -347,12 +358,20 @@ class EngineSession:
         if self._policy is None:
             return []
         known = self.decision.alarms if self.decision else ()
-        self.decision = self._policy.choose()
+        self.decision = self._within_pin(self._policy.choose())
         self.decisions += 1
         return [Note("policy_alarm", {"alarm": a}, warning=True) for a in self.decision.alarms if a not in known]
 
+    def _within_pin(self, decision: Decision) -> Decision:
+        """What the policy chose, kept within the steps that a pin leaves."""
+        allowed = self.pin.pin.range if self.pin else None
+        if allowed is None:
+            return decision
+        held = {entry.min_batch_size: entry.mode for entry in self.lease.table} if self.lease else {}
+        return confined(decision, allowed, self.known().modes, held)
+
     def _send_what_differs(self, now_ns: int) -> list[Effect]:
-        if self.pin is not None:
+        if self.pin is not None and (self.pin.pin.range is None or self.decision is None):
             return self._send(now_ns, changed=True) if self._pin_differs() else self._renew(now_ns)
         decision = self.decision
         if decision is None:
@@ -398,6 +417,11 @@ class EngineSession:
             pin=self.pin.pin if self.pin else None,
             reason="pin" if self.pin else f"{self.policy_name}: {', '.join(sorted(reasons))}",
         )
+
+
+def has_new_weights(info: EngineInfo, before: EngineInfo | None) -> bool:
+    """Whether the engine's weights are not those that it had before."""
+    return before is None or info.cost_key.weight_version != before.cost_key.weight_version
 
 
 def has_costs_of(info: EngineInfo, other: EngineInfo) -> bool:

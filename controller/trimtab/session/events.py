@@ -61,6 +61,24 @@ class PolicySet:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowSet:
+    """A policy decides beside the acting one and is not followed; it learns afresh."""
+
+    name: str
+    factory: PolicyFactory
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDropped:
+    """No policy decides beside the acting one any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesSwapped:
+    """The shadow acts from now on, and the acting policy goes on as its shadow; both keep what they learnt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The engine's stream ended."""
 
@@ -74,7 +92,10 @@ class ShuttingDown:
     reason: str = "controller stops"
 
 
-Event = Connected | Reported | Answered | Ticked | Pinned | Unpinned | PolicySet | Disconnected | ShuttingDown
+Event = (
+    Connected | Reported | Answered | Ticked | Pinned | Unpinned | PolicySet | ShadowSet | ShadowDropped
+    | PoliciesSwapped | Disconnected | ShuttingDown
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ MAX_ROWS_PER_REPORT = 4096
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_TEXT = 256
 MAX_PATH = 1024
+# An engine's id, and its data-parallel rank behind a slash.
+MAX_ENGINE = MAX_TEXT + 8
 MAX_LABELS = 64
 MAX_MODES = 64
 MAX_STEPS = 64

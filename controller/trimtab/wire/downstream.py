@@ -5,7 +5,7 @@ from __future__ import annotations
 from trimtab.domain import Lease, Pin, TableEntry
 from trimtab.session.events import SendLease, SendRelease
 from trimtab.wire.bounds import MAX_MESSAGE_BYTES, MAX_ROWS_PER_REPORT, duration
-from trimtab.wire.modes import mode_to_wire
+from trimtab.wire.modes import mode_to_wire, range_to_wire
 from trimtabpb.v1 import control_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -55,6 +55,7 @@ def pin_message(pin: Pin, remaining_s: float | None) -> pb.Pin:
         remaining=None if remaining_s is None else duration(remaining_s),
         reason=pin.reason,
         owner=pin.owner,
+        range=None if pin.range is None else range_to_wire(pin.range),
     )
 
 

@@ -8,7 +8,7 @@ from trimtab.domain import CostKey, EngineInfo, EngineKey, InForce, Pin, Report,
 from trimtab.errors import WireError
 from trimtab.session.events import Answered
 from trimtab.wire import bounds
-from trimtab.wire.modes import mode_from_wire
+from trimtab.wire.modes import mode_from_wire, range_from_wire
 from trimtab.wire.rows import columns_to_rows
 from trimtabpb.v1 import control_pb2 as pb
 
@@ -144,11 +144,16 @@ def _read_in_force(field: str, message: pb.InForce) -> InForce:
 
 
 def _read_pin(message: pb.Pin) -> tuple[Pin, float | None]:
+    mode = mode_from_wire("hello.pin.mode", message.mode)
+    allowed = range_from_wire("hello.pin.range", message.range) if message.HasField("range") else None
+    if allowed is not None and mode not in allowed:
+        raise WireError("hello.pin.range", f"is {allowed}, but the pin's mode is {mode}")
     pin = Pin(
         id=bounds.name("hello.pin.id", message.id),
-        mode=mode_from_wire("hello.pin.mode", message.mode),
+        mode=mode,
         reason=message.reason,
         owner=message.owner,
+        range=allowed,
     )
     if not message.HasField("remaining"):
         return pin, None

@@ -1081,6 +1081,7 @@ class Pin(_message.Message):
     REMAINING_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     reason: _builtins.str
     owner: _builtins.str
@@ -1090,6 +1091,12 @@ class Pin(_message.Message):
     def remaining(self) -> _duration_pb2.Duration:
         """Remaining time; absent: until released."""
 
+    @_builtins.property
+    def range(self) -> Global___StepRange:
+        """Present: the lease's table rules, and every mode in it lies in this range; `mode` lies in it as well and
+        runs while no lease is in force. An engine that does not know ranges holds `mode`.
+        """
+
     def __init__(
         self,
         *,
@@ -1098,14 +1105,39 @@ class Pin(_message.Message):
         remaining: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
         owner: _builtins.str = ...,
+        range: Global___StepRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "remaining", b"remaining"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "range", b"range", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "mode", b"mode", "owner", b"owner", "reason", b"reason", "remaining", b"remaining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "mode", b"mode", "owner", b"owner", "range", b"range", "reason", b"reason", "remaining", b"remaining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Pin: _TypeAlias = Pin  # noqa: Y015
+
+@_typing.final
+class StepRange(_message.Message):
+    """Numbers of drafts a step, both ends included. Every kind of plain decoding has 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
+    min_steps: _builtins.int
+    max_steps: _builtins.int
+    def __init__(
+        self,
+        *,
+        min_steps: _builtins.int = ...,
+        max_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_steps", b"max_steps", "min_steps", b"min_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepRange: _TypeAlias = StepRange  # noqa: Y015
 
 @_typing.final
 class Ack(_message.Message):

@@ -61,7 +61,9 @@ class ControlServiceStub:
     """The stream described above. The controller ends it with
       INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
       ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+      UNAUTHENTICATED     the controller does not know who this is
+      PERMISSION_DENIED   it does, and the peer may not be an engine
     """
 
 @_typing.type_check_only
@@ -71,7 +73,9 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """The stream described above. The controller ends it with
       INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
       ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+      UNAUTHENTICATED     the controller does not know who this is
+      PERMISSION_DENIED   it does, and the peer may not be an engine
     """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -84,7 +88,9 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         """The stream described above. The controller ends it with
           INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
           ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-          RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+          RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+          UNAUTHENTICATED     the controller does not know who this is
+          PERMISSION_DENIED   it does, and the peer may not be an engine
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
