@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from trimtab_sglang import messages
+from trimtab_sglang.channel import open_channel, shown
 from trimtab_sglang.facts import EngineFacts
 from trimtab_sglang.lease import NEVER, Lease, LeaseError, Mode
 from trimtab_sglang.policy import MODES_BY_STEPS
@@ -59,6 +60,7 @@ class Link:
 
     Attributes:
         has_controller: Whether a controller said Welcome on the stream that is open.
+        credentials: How the connection is secured.
     """
 
     def __init__(self, plugin: Plugin, facts: EngineFacts) -> None:
@@ -71,6 +73,7 @@ class Link:
         self._stop = threading.Event()
         self._stream: _Stream | None = None
         self._last_problem = ""
+        self.credentials = plugin.settings.credentials
         self.has_controller = False
         self._thread = threading.Thread(target=self._run, name="trimtab-link", daemon=True)
         self._pid = os.getpid()
@@ -254,8 +257,9 @@ class _Stream:
         self._ended = threading.Event()
         self._no_more_reports = threading.Event()
         self._interval_s = MIN_INTERVAL_S
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing())
+        credentials = link.credentials
+        self._channel = open_channel(address, credentials, CHANNEL_OPTIONS)
+        self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing(), metadata=shown(credentials))
 
     def serve(self, stop: threading.Event) -> bool:
         """Send reports until the stream ends or is finished; whether the controller ever answered."""

@@ -14,6 +14,7 @@ MAX_LABELS = 64
 DEFAULT_SWEEP_SECONDS = 20.0
 SWEEP_SECONDS = (1.0, 600.0)
 MAX_TEXT = 256
+CREDENTIALS = ("tls_ca", "tls_cert", "tls_key", "tls_name", "token_file")
 
 
 class PluginMode(StrEnum):
@@ -29,6 +30,39 @@ class SettingError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """What secures the connection to the controller, and who we show that we are: paths of files, not read yet.
+
+    Attributes:
+        tls_ca: `TRIMTAB_TLS_CA`: authorities (PEM) of the controller's certificate.
+        tls_cert: `TRIMTAB_TLS_CERT`: our own certificate.
+        tls_key: `TRIMTAB_TLS_KEY`: its private key.
+        tls_name: `TRIMTAB_TLS_NAME`: the name in the controller's certificate, where it is not the host's.
+        token_file: `TRIMTAB_TOKEN_FILE`: a token, or `NAME TOKEN` as in the controller's own file.
+    """
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_name: str = ""
+    token_file: str = ""
+
+    @property
+    def secure(self) -> bool:
+        """Whether TCP goes with TLS."""
+        return bool(self.tls_ca or self.tls_cert)
+
+
+def read_credentials(environ: Mapping[str, str]) -> Credentials:
+    """Credentials from the environment; `SettingError` if a certificate has no key, or a key no certificate."""
+    found = Credentials(**{name: environ.get(f"TRIMTAB_{name.upper()}", "").strip() for name in CREDENTIALS})
+    if bool(found.tls_cert) != bool(found.tls_key):
+        lacking = "TRIMTAB_TLS_KEY" if found.tls_cert else "TRIMTAB_TLS_CERT"
+        raise SettingError(f"{lacking} is missing: a certificate and its key go together")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
 class PluginSettings:
     """The plugin's settings.
 
@@ -39,6 +73,7 @@ class PluginSettings:
         labels: `TRIMTAB_LABELS`: `key=value,key=value`.
         sweep: `TRIMTAB_SWEEP`: measure every mode with dummy requests at start-up.
         sweep_seconds: `TRIMTAB_SWEEP_SECONDS`: how long that may take.
+        credentials: `TRIMTAB_TLS_*` and `TRIMTAB_TOKEN_FILE`.
     """
 
     mode: PluginMode = PluginMode.ACT
@@ -47,6 +82,7 @@ class PluginSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     sweep: bool = False
     sweep_seconds: float = DEFAULT_SWEEP_SECONDS
+    credentials: Credentials = Credentials()
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -59,6 +95,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         labels=_labels(environ.get("TRIMTAB_LABELS", "").strip()),
         sweep=_switch("TRIMTAB_SWEEP", environ.get("TRIMTAB_SWEEP", "").strip()),
         sweep_seconds=_seconds("TRIMTAB_SWEEP_SECONDS", environ.get("TRIMTAB_SWEEP_SECONDS", "").strip()),
+        credentials=read_credentials(environ),
     )
 
 

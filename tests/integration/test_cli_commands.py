@@ -34,7 +34,7 @@ DETAIL_KEYS = LINE_KEYS | {
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
-    with DaemonProcess("--listen", "127.0.0.1:0") as daemon:
+    with DaemonProcess("--listen", "127.0.0.1:0", "--insecure-loopback") as daemon:
         yield daemon
         assert "Traceback" not in daemon.text()
 

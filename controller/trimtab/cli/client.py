@@ -13,11 +13,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from trimtab.errors import TrimtabError
+from trimtab_sglang.channel import CredentialsError, open_channel, shown
+from trimtab_sglang.settings import SettingError, read_credentials
 from trimtabpb.v1 import admin_pb2, admin_pb2_grpc
 
 OWN_WORDS = frozenset({
     grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED,
 })  # fmt: skip
 MAX_ANSWER_BYTES = 64 << 20
 ADDRESS_VARIABLE = "TRIMTAB_CONTROLLER"
@@ -43,7 +45,13 @@ class Controller:
         self.timeout_s = timeout_s
         # The controller is on this machine or named outright: a proxy in the environment is for the web.
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES)]
-        self._channel = grpc.insecure_channel(_checked(target), options)
+        try:
+            credentials = read_credentials(os.environ)
+            self._secure = credentials.secure and not target.startswith("unix:")
+            self._channel = open_channel(_checked(target), credentials, options)
+            self._metadata = (*shown(credentials), ("trimtab-operator", operator()))
+        except (SettingError, CredentialsError) as error:
+            raise ControllerError(str(error)) from error
         self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def close(self) -> None:
@@ -87,14 +95,14 @@ class Controller:
     def watch(self, selector: admin_pb2.Selector) -> Iterator[admin_pb2.Engine]:
         """The engines now, then each again whenever it reports; without end."""
         try:
-            for update in self._stub.Watch(admin_pb2.WatchRequest(selector=selector)):
+            for update in self._stub.Watch(admin_pb2.WatchRequest(selector=selector), metadata=self._metadata):
                 yield update.engine
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
     def _call(self, method: Callable[..., Answer], request: object) -> Answer:
         try:
-            return method(request, timeout=self.timeout_s)
+            return method(request, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
@@ -105,6 +113,11 @@ class Controller:
         if code == grpc.StatusCode.UNAVAILABLE and "Permission denied" in details:
             return ControllerError(
                 f"no permission to use {self.target}: run this as the daemon's user, or start it with --socket-group"
+            )
+        if code == grpc.StatusCode.UNAVAILABLE and (self._secure or "Socket closed" in details):
+            return ControllerError(
+                f"no connection to {self.target}: trimtabd does not run there, or it and TRIMTAB_TLS_CA, _CERT, _KEY "
+                f"do not fit together ({details[-200:]})"
             )
         if code == grpc.StatusCode.UNAVAILABLE:
             return ControllerError(
@@ -129,6 +142,18 @@ def connected(target: str | None, timeout_s: float) -> Iterator[Controller]:
         yield controller
     finally:
         controller.close()
+
+
+def operator() -> str:
+    """Who calls, as far as this machine knows: user@host, in ASCII."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()
 
 
 def default_target() -> str:

@@ -85,6 +85,7 @@ def pin(
 
     Whatever the policy says, until released or the time is over; for labels or all, also on engines that connect
     later. Waits up to 2 s until the engines run it."""
+    from trimtab.cli.client import operator
     from trimtabpb.v1 import admin_pb2
 
     engines = selector(engine, everything, label)
@@ -105,6 +106,7 @@ def freeze(
     """Hold engines in the mode that each runs now.
 
     As a pin: until released (`trimtab unpin`) or the time is over. Engines that connect later are free."""
+    from trimtab.cli.client import operator
     from trimtabpb.v1 import admin_pb2
 
     engines = selector(engine, everything, label)
@@ -187,19 +189,6 @@ def _steps_target(text: str) -> dict[str, Any]:
     if low < 1:
         raise TrimtabError(f"--steps {text} must be at least 1: to decode without drafts use --plain")
     return {"mode": control_pb2.Mode(kind=control_pb2.Mode.KIND_SPECULATE, steps=low)}
-
-
-def operator() -> str:
-    """Who is pinning: user@host."""
-    import getpass
-    import os
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 def _plain_mode(kind: str) -> control_pb2.Mode:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from trimtab import __version__
 from trimtab.errors import NotBuiltError, NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
 from trimtab.policies.registry import POLICIES, policy_factory
 from trimtab.server.fleet import Fleet, FullError, Seat
+from trimtab.server.pace import PACE
 from trimtab.server.selection import checked, meant, select
 from trimtab.server.trials import Trials
 from trimtab.session.events import Pinned, Unpinned
@@ -41,6 +43,8 @@ STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
     (TooManyOrdersError, grpc.StatusCode.RESOURCE_EXHAUSTED),
 )
 ROLES = pb.SetPolicyRequest.Role
+# So that a list of a large fleet holds up no stream.
+ENGINES_AT_A_TIME = 16
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
@@ -56,9 +60,12 @@ class AdminService(services.AdminServiceServicer):
 
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Context) -> pb.ListEnginesResponse:  # noqa: N802
         """Every engine that this controller has seen."""
-        return pb.ListEnginesResponse(
-            engines=self._views(self._fleet.seats()), controller_version=__version__, controller=self._fleet.overview()
-        )
+        answer = pb.ListEnginesResponse(controller_version=__version__, controller=self._fleet.overview())
+        for i, seat in enumerate(self._fleet.seats()):
+            if i % ENGINES_AT_A_TIME == ENGINES_AT_A_TIME - 1:
+                await asyncio.sleep(0)
+            answer.engines.append(self._fleet.view(seat))
+        return answer
 
     async def GetEngine(self, request: pb.GetEngineRequest, context: Context) -> pb.GetEngineResponse:  # noqa: N802
         """One engine."""
@@ -105,6 +112,7 @@ class AdminService(services.AdminServiceServicer):
                     changed = self._fleet.seat(key)
                     if changed is not None and changed.meant_by(selector):
                         await context.write(pb.WatchResponse(engine=self._fleet.view(changed)))
+                        await _keep_pace()
         finally:
             self._fleet.unwatch(watcher)
 
@@ -169,6 +177,13 @@ class AdminService(services.AdminServiceServicer):
 
 def _given(request: pb.PromotePolicyRequest | pb.WithdrawPolicyRequest) -> Selector | None:
     return selector_ordered(request.selector) if request.HasField("selector") else None
+
+
+async def _keep_pace() -> None:
+    """Hold back a caller that watches more than it may; it skips states then."""
+    pace = PACE.get()
+    if pace is not None:
+        await pace.keep()
 
 
 async def _answer(method: Callable[[Request], Answer], request: Request, context: Context) -> Answer:

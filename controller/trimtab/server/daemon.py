@@ -17,10 +17,14 @@ from trimtab import __version__
 from trimtab.config import Settings, default_socket_path, split_address
 from trimtab.errors import ConfigError
 from trimtab.policies.registry import policy_factory
+from trimtab.server.access import Access
 from trimtab.server.admin import AdminService
+from trimtab.server.audit import Audit
 from trimtab.server.control import ControlService
 from trimtab.server.fleet import Fleet
+from trimtab.server.gate import Gate
 from trimtab.server.scrape import ScrapeServer
+from trimtab.server.secret_files import server_credentials
 from trimtab.server.socket_file import SocketFile
 from trimtab.session.engine_session import SessionSettings
 from trimtab.session.profiles import KeyedProfile
@@ -30,6 +34,8 @@ from trimtabpb.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grp
 # Streams that still are open this long after the Release are cut, so that a stop takes less than two seconds.
 GRACE_S = 1.0
 EXIT_INTERRUPTED = 130
+# Calls at the same time beside the engines' streams.
+MAX_CALLS = 1024
 SERVICES = (
     control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
@@ -37,6 +43,7 @@ SERVICES = (
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_metadata_size", 16_384),
     # A peer that is gone without a word is noticed within 15 s; a peer may ask as often as once a second.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -68,7 +75,9 @@ class Daemon:
             SessionSettings(
                 report_interval_s=session.report_interval_ms / 1e3, lease_ttl_s=session.lease_ttl_s, profiles=profiles
             ),
+            max_engines=settings.server.max_engines,
         )
+        self._gate = Gate(Access(settings.server), Audit(), self._fleet.refused)
         path = Path(settings.server.socket) if settings.server.socket else default_socket_path()
         self._socket = SocketFile(path, settings.server.socket_group)
         self._health = health.aio.HealthServicer()
@@ -113,7 +122,11 @@ class Daemon:
         await asyncio.gather(server.stop(GRACE_S), scrapes.stop())
 
     def _make_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(
+            interceptors=[self._gate],
+            options=OPTIONS,
+            maximum_concurrent_rpcs=MAX_CALLS + self._settings.server.max_engines,
+        )
         control_pb2_grpc.add_ControlServiceServicer_to_server(
             ControlService(self._fleet, controller_id=secrets.token_hex(8)), server
         )
@@ -131,8 +144,10 @@ class Daemon:
         address = self._settings.server.listen
         if not address:
             return ""
+        tls = self._settings.server.tls
+        credentials = server_credentials(tls) if tls.cert else None
         try:
-            port = server.add_insecure_port(address)
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         except RuntimeError as error:
             raise ConfigError("server.listen", f"cannot listen on {address}: {_first_line(error)}") from error
         host, _ = split_address("server.listen", address)
