@@ -62,20 +62,21 @@ def counts(daemon: DaemonProcess) -> dict[str, int]:
 
 @pytest.mark.parametrize("flood", FLOODS)
 def test_while_one_peer_floods_the_others_decisions_arrive_in_time(flood: str) -> None:
-    with DaemonProcess("--listen", "127.0.0.1:0", "--insecure-loopback") as daemon:
-        with ScriptedEngine(daemon.target, "honest") as engine:
-            engine.start()
-            address = daemon.started()["listen"]
-            with flooding(flood, address) as process:
-                time.sleep(3.0)
-                taken = latencies_s(daemon, engine)
-                assert process.poll() is None, "the flood ended by itself"
-            print(f"{flood}: median {taken[len(taken) // 2] * 1e3:.1f} ms, slowest {taken[-1] * 1e3:.1f} ms")
-            view = daemon.admin.GetEngine(admin_pb2.GetEngineRequest(engine_id="honest")).engine
-            assert view.state == admin_pb2.Engine.STATE_CONNECTED
-            assert view.measured.rows > 0
-            assert not COUNTED[flood] or counts(daemon)[COUNTED[flood]] > 0
-            assert taken[-2] < WITHIN_S
+    with (
+        DaemonProcess("--listen", "127.0.0.1:0", "--insecure-loopback") as daemon,
+        ScriptedEngine(daemon.target, "honest") as engine,
+    ):
+        engine.start()
+        with flooding(flood, daemon.started()["listen"]) as process:
+            time.sleep(3.0)
+            taken = latencies_s(daemon, engine)
+            assert process.poll() is None, "the flood ended by itself"
+        print(f"{flood}: median {taken[len(taken) // 2] * 1e3:.1f} ms, slowest {taken[-1] * 1e3:.1f} ms")
+        view = daemon.admin.GetEngine(admin_pb2.GetEngineRequest(engine_id="honest")).engine
+        assert view.state == admin_pb2.Engine.STATE_CONNECTED
+        assert view.measured.rows > 0
+        assert not COUNTED[flood] or counts(daemon)[COUNTED[flood]] > 0
+        assert taken[-2] < WITHIN_S
 
 
 def test_there_is_room_for_so_many_engines_and_one_more_is_refused_and_counted(tmp_path: Path) -> None:
