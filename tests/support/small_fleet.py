@@ -74,7 +74,8 @@ def held(seats: Iterable[Seat]) -> list[str | None]:
 
 def steps_order(steps: int, shadow: bool = False, **selector: Any) -> PolicyOrder:
     """An order for policy `fixed` on so many steps."""
-    return PolicyOrder(Selector(**selector), "fixed", policy_factory("fixed", {"steps": steps}), {}, shadow)
+    parameters = {"steps": str(steps)}
+    return PolicyOrder(Selector(**selector), "fixed", policy_factory("fixed", parameters), parameters, shadow)
 
 
 def acting(seat: Seat) -> int:

@@ -9,8 +9,9 @@ from trimtab.domain import PLAIN_WARM
 from trimtab.errors import NotOfferedError, UnknownEngineError
 from trimtab.server.fleet import Seat
 from trimtab.server.trials import Trials
-from trimtab.session.events import Disconnected
+from trimtab.session.events import Disconnected, ShadowDropped
 from trimtab.session.orders import Selector, lot, threshold_for
+from trimtab.wire import Clocks, read_orders
 
 CHAT, CODE = {"team": "chat"}, {"team": "code"}
 NAMES = [f"pod-{i}" for i in range(200)]
@@ -148,6 +149,28 @@ def test_an_engine_that_is_away_takes_part_too() -> None:
     fleet.apply(fleet.seats()[0], Disconnected())
     trials.start_canary(steps_order(1), share=1)
     assert wanted([fleet.seats()[0]]) == {"a": 1}
+
+
+def test_a_canary_that_was_kept_over_a_restart_goes_on_and_can_still_be_withdrawn() -> None:
+    fleet, trials = fleet_of(*NAMES[:20])
+    on_it = {str(seat.key) for seat in trials.start_canary(steps_order(1), share=0.2)}
+    new = SmallFleet()
+    new.orders, problems = read_orders(fleet.overview(), Clocks(new.clock_ns, new.clock_ns))
+    assert problems == []
+    for name in NAMES[:20]:
+        new.comes(name, CHAT)
+    assert {name for name, steps in wanted(new.seats()).items() if steps == 1} == on_it
+    Trials(new).withdraw(None)
+    assert set(wanted(new.seats()).values()) == {3}
+
+
+def test_an_engine_that_followed_the_canary_from_the_start_gets_the_policy_meant_for_it_when_that_ends() -> None:
+    fleet, trials = fleet_of("a")
+    trials.start_canary(steps_order(1), share=1)
+    restored = fleet.seats()[0]
+    fleet.apply(restored, ShadowDropped())
+    trials.withdraw(None)
+    assert wanted([restored]) == {"a": 3}
 
 
 # -- shadows -------------------------------------------------------------------------------------

@@ -8,13 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.small_fleet import ONE, THREE, SmallFleet, held
+from support.small_fleet import ONE, THREE, S, SmallFleet, held
 from trimtab.domain import PLAIN_NATIVE, PLAIN_WARM, InForce, Pin, Source, StepRange, modes_of, speculate
 from trimtab.session.events import Pinned, Unpinned
 from trimtab.session.orders import MAX_ORDERS, MAX_RELEASED, Orders, PinOrder, Selector, TooManyOrdersError
 from trimtab.session.pins import Relative
+from trimtab.wire import Clocks, read_orders
+from trimtabpb.v1 import admin_pb2
+from trimtabpb.v1.admin_pb2 import Canary, Controller, StandingPin, StandingPolicy
 
 CHAT, CODE = {"team": "chat"}, {"team": "code"}
+EVERYBODY = admin_pb2.Selector(all=True)
 
 
 # -- selectors -----------------------------------------------------------------------------------
@@ -229,6 +233,51 @@ def test_there_is_an_end_to_orders_and_to_their_exceptions() -> None:
     with pytest.raises(TooManyOrdersError, match="the pin for all has 1024 exceptions already"):
         orders.release(Selector(("x",)), [("x", {})])
     assert len(orders.pins[0].released) == MAX_RELEASED
+
+
+# -- over a restart of the controller ------------------------------------------------------------
+
+
+def restarted(fleet: SmallFleet, after_s: float) -> SmallFleet:
+    """A new fleet with what the old one had kept, on another monotonic clock."""
+    kept = fleet.overview().SerializeToString()
+    new = SmallFleet()
+    new.clock_ns += round(after_s * S)
+    new.orders, problems = read_orders(Controller.FromString(kept), Clocks(new.clock_ns, new.clock_ns))
+    assert problems == []
+    return new
+
+
+def test_standing_orders_can_be_kept_and_taken_up_again_with_their_exceptions_and_the_time_they_have_left() -> None:
+    fleet = SmallFleet()
+    fleet.pins(ONE, seconds=60, labels=CHAT)
+    fleet.pins(StepRange(0, 3), labels=CODE)
+    fleet.pins(Relative.ANY_PLAIN, labels={"zone": "1"})
+    let_go(fleet, labels={**CODE, "zone": "2"})
+    fleet.passes(20)
+    new = restarted(fleet, after_s=3)
+    assert held([new.comes("a", CHAT), new.comes("b", CODE), new.comes("c", {**CODE, "zone": "2"})]) == [
+        "speculate(1)", "steps 0-3", None,
+    ]  # fmt: skip
+    assert held([new.comes("d", {"zone": "1"})]) == ["plain_warm"]
+    assert [order.id for order in new.orders.pins] == [order.id for order in fleet.orders.pins]
+    new.passes(41)
+    assert held([new.comes("e", CHAT)]) == [None]
+
+
+def test_a_kept_order_that_makes_no_sense_is_left_out_and_said_so() -> None:
+    message = Controller(
+        pins=[StandingPin(id="p", selector=EVERYBODY), StandingPin(id="q", selector=EVERYBODY, any_plain=True)],
+        policies=[StandingPolicy(selector=EVERYBODY, policy="tea-leaves"), StandingPolicy(policy="ucb")],
+        canary=Canary(policy="ucb", share=2),
+    )
+    orders, problems = read_orders(message, Clocks(0, 0))
+    assert [order.id for order in orders.pins] == ["q"]
+    assert (orders.policies, orders.canary) == ([], None)
+    assert problems[0] == "pins[0].target: is missing"
+    assert problems[1].startswith("unknown policy 'tea-leaves'")
+    assert problems[2].startswith("selector: give engine_ids, all or labels")
+    assert problems[3] == "canary.share: must be above 0 and at most 1, is 2"
 
 
 # -- room ----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from trimtab.session.events import (
     Event,
     Note,
     PoliciesSwapped,
+    PolicySet,
     Reported,
     SendLease,
     SendRelease,
@@ -39,11 +40,9 @@ from trimtab.session.measured import Measured
 from trimtab.session.orders import Canary, Orders, Selector
 from trimtab.wire import (
     Clocks,
-    canary_message,
     engine_message,
     lease_message,
-    pin_order_message,
-    policy_order_message,
+    orders_message,
     release_message,
     selector_message,
 )
@@ -211,12 +210,19 @@ class Fleet:
     def put_on_canary(self, seat: Seat, canary: Canary) -> None:
         """The canary's policy acts on the engine, and the one that acted goes on as its shadow."""
         trial, shadow = canary.order, seat.session.shadow
+        seat.canary = True
         if seat.session.follows(trial.factory):
             return
         if shadow is None or shadow.factory != trial.factory:
             self.order(seat, ShadowSet(trial.name, trial.factory))
         self.order(seat, PoliciesSwapped())
-        seat.canary = seat.session.follows(trial.factory)
+
+    def take_off_canary(self, seat: Seat, canary: Canary) -> None:
+        """The policy that acted before acts again, with what it learnt meanwhile; else the one meant for the engine."""
+        seat.canary = False
+        self.order(seat, PoliciesSwapped())
+        if seat.session.follows(canary.order.factory):
+            self.order(seat, PolicySet(*self._policy_of(*seat.identity)))
 
     def give_shadow(self, seat: Seat) -> None:
         """Give the engine the shadow that stands for it, if there is one."""
@@ -271,14 +277,10 @@ class Fleet:
     def overview(self) -> admin_pb2.Controller:
         """The controller as operators see it."""
         clocks = Clocks(self._monotonic_ns(), self._wall_ns())
-        canary, on_it = self.orders.canary, [str(seat.key) for seat in self.seats() if seat.canary]
-        return admin_pb2.Controller(
-            started_at=clocks.timestamp(self._started_ns),
-            pins=[pin_order_message(order, clocks) for order in self.orders.pins],
-            policies=[policy_order_message(order) for order in self.orders.policies],
-            canary=canary_message(canary, on_it, clocks) if canary else None,
-            refused=self.refused,
-        )
+        message = orders_message(self.orders, clocks, [str(seat.key) for seat in self.seats() if seat.canary])
+        message.started_at.CopyFrom(clocks.timestamp(self._started_ns))
+        message.refused.update(self.refused)
+        return message
 
     def watch(self) -> Watcher:
         """A watcher that is told of every change from now on; `FullError` if there are too many."""
@@ -301,9 +303,7 @@ class Fleet:
             self._forget_one()
         # Engines that explore should not do so in step.
         settings = replace(self.settings, seed=zlib.crc32(str(key).encode()))
-        order = self.orders.policy_for(str(key), hello.labels)
-        name, factory = (order.name, order.factory) if order else (self._policy_name, self._factory)
-        seat = Seat(key, EngineSession(name, factory, settings), hello)
+        seat = Seat(key, EngineSession(*self._policy_of(str(key), hello.labels), settings), hello)
         self._seats[key] = seat
         return seat
 
@@ -311,6 +311,11 @@ class Fleet:
         """Whether a pin would be lost with the seat; a standing one comes back with the engine."""
         pin = seat.session.pin
         return pin is not None and self.orders.pin_with_id(pin.pin.id) is None
+
+    def _policy_of(self, engine_id: str, labels: Mapping[str, str]) -> tuple[str, PolicyFactory]:
+        """The policy that is meant for the engine."""
+        order = self.orders.policy_for(engine_id, labels)
+        return (order.name, order.factory) if order else (self._policy_name, self._factory)
 
     def _settle(self, seat: Seat) -> None:
         self.orders.expire(self.now_ns())

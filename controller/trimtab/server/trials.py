@@ -124,13 +124,14 @@ class Trials:
 
     def _end_canary(self, kept: Iterable[Seat]) -> list[Seat]:
         """No canary any more: its policy goes on acting on the engines kept, the others go back to their own."""
-        stay = {seat.key for seat in kept}
+        stay, canary = {seat.key for seat in kept}, self._orders.canary
         seats = [seat for seat in self._fleet.seats() if seat.canary]
         self._orders.canary = None
-        self._order((seat for seat in seats if seat.key not in stay), PoliciesSwapped())
-        self._order(seats, ShadowDropped())
         for seat in seats:
+            if canary is not None and seat.key not in stay:
+                self._fleet.take_off_canary(seat, canary)
             seat.canary = False
+            self._fleet.order(seat, ShadowDropped())
             self._fleet.give_shadow(seat)
         return seats
 

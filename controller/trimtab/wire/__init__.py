@@ -10,12 +10,11 @@ from trimtab.wire.downstream import lease_message, release_message, welcome_mess
 from trimtab.wire.modes import mode_from_wire, mode_to_wire
 from trimtab.wire.orders import (
     Clocks,
-    canary_message,
     engine_asked,
+    orders_message,
     parameters_ordered,
     pin_duration_s,
-    pin_order_message,
-    policy_order_message,
+    read_orders,
     role_ordered,
     selector_asked,
     selector_message,
@@ -27,9 +26,9 @@ from trimtab.wire.rows import columns_to_rows, rows_to_columns
 from trimtab.wire.upstream import cost_key_of, read_ack, read_hello, read_report
 
 __all__ = [
-    "MAX_MESSAGE_BYTES", "MAX_ROWS_PER_REPORT", "Clocks", "WireLimitError", "canary_message", "columns_to_rows",
-    "cost_key_of", "engine_asked", "engine_message", "lease_message", "mode_from_wire", "mode_to_wire",
-    "parameters_ordered", "pin_duration_s", "pin_order_message", "policy_order_message", "read_ack", "read_hello",
-    "read_report", "release_message", "role_ordered", "rows_to_columns", "selector_asked", "selector_message",
-    "selector_ordered", "share_ordered", "target_ordered", "welcome_message",
+    "MAX_MESSAGE_BYTES", "MAX_ROWS_PER_REPORT", "Clocks", "WireLimitError", "columns_to_rows", "cost_key_of",
+    "engine_asked", "engine_message", "lease_message", "mode_from_wire", "mode_to_wire", "orders_message",
+    "parameters_ordered", "pin_duration_s", "read_ack", "read_hello", "read_orders", "read_report", "release_message",
+    "role_ordered", "rows_to_columns", "selector_asked", "selector_message", "selector_ordered", "share_ordered",
+    "target_ordered", "welcome_message",
 ]  # fmt: skip

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from trimtab.domain import Mode, StepRange
-from trimtab.errors import WireError
-from trimtab.session.orders import Canary, PinOrder, PolicyOrder, Selector
+from trimtab.errors import TrimtabError, WireError
+from trimtab.policies.registry import policy_factory
+from trimtab.session.orders import MAX_RELEASED, Canary, Orders, PinOrder, PolicyOrder, Selector
 from trimtab.session.pins import Relative, Target
 from trimtab.wire import bounds
 from trimtab.wire.admin import timestamp
@@ -32,6 +33,11 @@ class Clocks:
     def timestamp(self, then_ns: int) -> Timestamp:
         """The wall time of a moment on the monotonic clock."""
         return timestamp(then_ns, self.now_ns, self.wall_ns)
+
+    def moment_ns(self, then: Timestamp) -> int:
+        """The moment on the monotonic clock of a wall time, no later than now."""
+        wall_ns = then.seconds * bounds.NS_PER_S + then.nanos
+        return self.now_ns - max(0, self.wall_ns - wall_ns)
 
 
 def selector_ordered(message: admin_pb2.Selector) -> Selector:
@@ -141,4 +147,75 @@ def canary_message(canary: Canary, engine_ids: Iterable[str], clocks: Clocks) ->
         share=canary.share,
         since=clocks.timestamp(canary.since_ns),
         engine_ids=engine_ids,
+        threshold=canary.threshold,
     )
+
+
+def orders_message(orders: Orders, clocks: Clocks, on_canary: Iterable[str] = ()) -> admin_pb2.Controller:
+    """All standing orders, to be shown, or to be kept over a restart of the controller (see `read_orders`)."""
+    return admin_pb2.Controller(
+        pins=[pin_order_message(order, clocks) for order in orders.pins],
+        policies=[policy_order_message(order) for order in orders.policies],
+        canary=canary_message(orders.canary, on_canary, clocks) if orders.canary else None,
+    )
+
+
+def read_orders(message: admin_pb2.Controller, clocks: Clocks) -> tuple[Orders, list[str]]:
+    """The standing orders of a message, deadlines counted from now on; and what is wrong with those left out."""
+    orders, problems = Orders(), []
+    for i, pin in enumerate(message.pins):
+        try:
+            orders.add_pin(_read_pin_order(f"pins[{i}]", pin, clocks))
+        except TrimtabError as error:
+            problems.append(str(error))
+    for i, policy in enumerate(message.policies):
+        try:
+            orders.add_policy(_read_policy_order(f"policies[{i}]", policy, policy.shadow))
+        except TrimtabError as error:
+            problems.append(str(error))
+    if message.HasField("canary"):
+        try:
+            orders.canary = _read_canary(message.canary, clocks)
+        except TrimtabError as error:
+            problems.append(str(error))
+    return orders, problems
+
+
+def _read_pin_order(field: str, message: admin_pb2.StandingPin, clocks: Clocks) -> PinOrder:
+    remaining_s = None
+    if message.HasField("remaining"):
+        remaining_s = duration_s(f"{field}.remaining", message.remaining, 0, PIN_DURATION_S[1])
+    match message.WhichOneof("target"):
+        case "mode":
+            target: Target = mode_from_wire(f"{field}.mode", message.mode)
+        case "range":
+            target = range_from_wire(f"{field}.range", message.range)
+        case "any_plain":
+            target = Relative.ANY_PLAIN
+        case _:
+            raise WireError(f"{field}.target", "is missing")
+    return PinOrder(
+        id=bounds.name(f"{field}.id", message.id),
+        selector=selector_ordered(message.selector),
+        target=target,
+        since_ns=clocks.moment_ns(message.pinned_at),
+        deadline_ns=None if remaining_s is None else clocks.now_ns + round(remaining_s * bounds.NS_PER_S),
+        reason=bounds.clipped(message.reason),
+        owner=bounds.clipped(message.owner),
+        released=tuple(map(selector_ordered, bounds.at_most(f"{field}.released", message.released, MAX_RELEASED))),
+    )
+
+
+def _read_policy_order(
+    field: str, message: admin_pb2.StandingPolicy | admin_pb2.Canary, shadow: bool = False
+) -> PolicyOrder:
+    parameters = bounds.texts(f"{field}.parameters", message.parameters)
+    name = bounds.name(f"{field}.policy", message.policy)
+    return PolicyOrder(selector_ordered(message.selector), name, policy_factory(name, parameters), parameters, shadow)
+
+
+def _read_canary(message: admin_pb2.Canary, clocks: Clocks) -> Canary:
+    if not 0 < message.share <= 1 or not 0 <= message.threshold <= 1:
+        raise WireError("canary.share", f"must be above 0 and at most 1, is {message.share:g}")
+    order = _read_policy_order("canary", message)
+    return Canary(order, message.share, message.threshold, clocks.moment_ns(message.since))

@@ -755,9 +755,12 @@ class Canary(_message.Message):
     SHARE_FIELD_NUMBER: _builtins.int
     SINCE_FIELD_NUMBER: _builtins.int
     ENGINE_IDS_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     share: _builtins.float
     """Share of them that it acts on."""
+    threshold: _builtins.float
+    """It acts on engines whose lot, a number in [0, 1) made from the id, is no greater. At least `share`."""
     @_builtins.property
     def parameters(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -777,10 +780,11 @@ class Canary(_message.Message):
         share: _builtins.float = ...,
         since: _timestamp_pb2.Timestamp | None = ...,
         engine_ids: _abc.Iterable[_builtins.str] | None = ...,
+        threshold: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "since", b"since"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_ids", b"engine_ids", "parameters", b"parameters", "policy", b"policy", "selector", b"selector", "share", b"share", "since", b"since"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_ids", b"engine_ids", "parameters", b"parameters", "policy", b"policy", "selector", b"selector", "share", b"share", "since", b"since", "threshold", b"threshold"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
