@@ -33,8 +33,8 @@ class NotOfferedError(TrimtabError):
     """The engine cannot run what was asked for."""
 
 
-class NotBuiltError(NotOfferedError):
-    """The engine has no such mode: another one must be named."""
+class NoSuchModeError(NotOfferedError):
+    """The engine was started without the mode that was asked for."""
 
 
 class PolicyError(TrimtabError):

@@ -22,7 +22,7 @@ from trimtab.domain import (
     modes_of,
     speculate,
 )
-from trimtab.errors import NotBuiltError, NotOfferedError
+from trimtab.errors import NoSuchModeError, NotOfferedError
 from trimtab.policies.contract import BandDecision, Candidate, Decision
 from trimtab.session.confine import confined
 from trimtab.session.events import Pinned, SendLease, Ticked, Unpinned
@@ -186,7 +186,7 @@ def test_a_range_rests_on_what_runs_or_what_is_nearest_to_it(
 
 def test_a_range_without_a_mode_on_offer_is_refused_with_what_is() -> None:
     words = "e1 offers no mode with steps 8-9; it offers plain_warm, speculate\\(1\\)"
-    with pytest.raises(NotBuiltError, match=words):
+    with pytest.raises(NoSuchModeError, match=words):
         pin_for(connected().session, StepRange(8, 9), "p")
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import grpc
 
 from trimtab import __version__
-from trimtab.errors import NotBuiltError, NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
+from trimtab.errors import NoSuchModeError, NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
 from trimtab.policies.registry import POLICIES, policy_factory
 from trimtab.server.fleet import Fleet, FullError, Seat
 from trimtab.server.pace import PACE
@@ -35,7 +35,7 @@ from trimtabpb.v1 import admin_pb2_grpc as services
 
 STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
     (UnknownEngineError, grpc.StatusCode.NOT_FOUND),
-    (NotBuiltError, grpc.StatusCode.INVALID_ARGUMENT),
+    (NoSuchModeError, grpc.StatusCode.INVALID_ARGUMENT),
     (NotOfferedError, grpc.StatusCode.FAILED_PRECONDITION),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),
     (PolicyError, grpc.StatusCode.INVALID_ARGUMENT),

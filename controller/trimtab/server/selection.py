@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from trimtab.errors import NotBuiltError, NotOfferedError, UnknownEngineError
+from trimtab.errors import NoSuchModeError, NotOfferedError, UnknownEngineError
 from trimtab.server.fleet import Fleet, Seat
 from trimtab.session.orders import Selector
 
@@ -43,7 +43,7 @@ def checked(seats: Iterable[Seat], check: Callable[[Seat], Answer]) -> list[Answ
     """The answers of all engines.
 
     Raises:
-        NotOfferedError: Some refuse; with what each of them says. `NotBuiltError` if that is all that is wrong.
+        NotOfferedError: Some refuse; with what each of them says. `NoSuchModeError` if that is all that is wrong.
     """
     answers, refusals = [], []
     for seat in seats:
@@ -53,7 +53,9 @@ def checked(seats: Iterable[Seat], check: Callable[[Seat], Answer]) -> list[Answ
             refusals.append(error)
     if refusals:
         words = "; ".join(map(str, refusals[:REFUSALS_AT_MOST])) + (" ..." if len(refusals) > REFUSALS_AT_MOST else "")
-        raise NotBuiltError(words) if all(isinstance(r, NotBuiltError) for r in refusals) else NotOfferedError(words)
+        raise (
+            NoSuchModeError(words) if all(isinstance(r, NoSuchModeError) for r in refusals) else NotOfferedError(words)
+        )
     return answers
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimtab.domain import EngineInfo, Mode, ModeKind
-from trimtab.errors import NotBuiltError, NotOfferedError
+from trimtab.errors import NoSuchModeError, NotOfferedError
 
 # Cheapest first. Cold plain harms the acceptance of running requests: it is only taken by name.
 SAFE_PLAIN = (ModeKind.PLAIN_NATIVE, ModeKind.PLAIN_WARM)
@@ -40,7 +40,7 @@ class Offers:
         self.check_acts()
         info = self.known()
         if mode not in info.modes:
-            raise NotBuiltError(f"{info.key} does not offer {mode}; it offers {self.offered()}")
+            raise NoSuchModeError(f"{info.key} does not offer {mode}; it offers {self.offered()}")
 
     def cheapest_plain(self) -> Mode:
         """The cheapest safe kind of plain decoding that the engine offers, or `NotOfferedError`."""
@@ -49,4 +49,4 @@ class Offers:
             if Mode(kind) in info.modes:
                 return Mode(kind)
         self.check_acts()
-        raise NotBuiltError(f"{info.key} offers no plain decoding; it offers {self.offered()}")
+        raise NoSuchModeError(f"{info.key} offers no plain decoding; it offers {self.offered()}")

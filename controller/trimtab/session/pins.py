@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from trimtab.domain import Mode, Pin, StepRange
-from trimtab.errors import NotBuiltError, NotOfferedError
+from trimtab.errors import NoSuchModeError, NotOfferedError
 from trimtab.policies.offer import choosable
 from trimtab.session.confine import nearest
 from trimtab.session.engine_session import EngineSession
@@ -55,7 +55,7 @@ def _resting_mode(session: EngineSession, allowed: StepRange) -> Mode:
     modes = [mode for mode in info.modes if mode in allowed]
     if not modes:
         session.check_acts()
-        raise NotBuiltError(f"{info.key} offers no mode with {allowed}; it offers {session.offered()}")
+        raise NoSuchModeError(f"{info.key} offers no mode with {allowed}; it offers {session.offered()}")
     if running in modes:
         return running
     return nearest(choosable(modes), running.steps if running else info.initial_steps)
