@@ -53,9 +53,8 @@ def checked(seats: Iterable[Seat], check: Callable[[Seat], Answer]) -> list[Answ
             refusals.append(error)
     if refusals:
         words = "; ".join(map(str, refusals[:REFUSALS_AT_MOST])) + (" ..." if len(refusals) > REFUSALS_AT_MOST else "")
-        raise (
-            NoSuchModeError(words) if all(isinstance(r, NoSuchModeError) for r in refusals) else NotOfferedError(words)
-        )
+        none_built = all(isinstance(refusal, NoSuchModeError) for refusal in refusals)
+        raise NoSuchModeError(words) if none_built else NotOfferedError(words)
     return answers
 
 
