@@ -17,7 +17,7 @@ from trimtab.config import Settings, load_tables, make_settings
 RUNBOOKS = Path(__file__).resolve().parents[2] / "runbooks"
 PAGES = sorted(RUNBOOKS.glob("procedures/*.md"))
 # The others begin with a daemon and an engine in place.
-FROM_NOTHING = {"install-beside-a-server"}
+FROM_NOTHING = {"install-beside-a-server", "secure-tcp"}
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 

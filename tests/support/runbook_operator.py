@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -21,6 +22,7 @@ from support.living_engine import ABOUT, LivingEngine
 
 OURS = Path(sys.executable).parent
 METRICS_PORT = "9464"
+TCP_PORT = "50051"
 COMMAND_TIMEOUT_S = 90.0
 START_WITHIN_S = 30.0
 FILE_BLOCK = re.compile(r"^```\w+ (\S+\.(?:csv|toml|yaml))\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -49,6 +51,7 @@ class Operator:
         self.target = f"unix:{folder}/run/trimtab/trimtabd.sock"
         self.server = ExitStack()
         self._metrics_port = str(free_port())
+        self._tcp_port = str(free_port())
         self._daemon = ExitStack()
 
     def __enter__(self) -> Self:
@@ -64,11 +67,12 @@ class Operator:
         for name, content in FILE_BLOCK.findall(page.read_text()):
             (self.folder / name).write_text(self.adapted(name, content))
         for command in commands_of(page):
-            self.run(command)
+            here = [self.adapted("", line) for line in (command.line, *command.expected)]
+            self.run(replace(command, line=here[0], expected=tuple(here[1:])))
 
     def adapted(self, name: str, content: str) -> str:
         """The content of a file on the page, fit for this machine."""
-        return content.replace(METRICS_PORT, self._metrics_port)
+        return content.replace(METRICS_PORT, self._metrics_port).replace(TCP_PORT, self._tcp_port)
 
     def run(self, command: Command) -> None:
         """Type one command."""

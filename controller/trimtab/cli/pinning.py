@@ -153,9 +153,15 @@ def unpin(
         engines = [engine_view(e) for e in answer.engines]
         output.print_json({"released": answer.released, "ended_orders": answer.ended_orders, "engines": engines})
     elif answer.released or answer.ended_orders:
-        print(f"{answer.released} released: the policy decides again")
+        orders = f", {counted(answer.ended_orders, 'standing order')} ended" if answer.ended_orders else ""
+        print(f"{answer.released} released{orders}: the policy decides again")
     else:
         print("nothing was pinned")
+
+
+def counted(number: int, what: str) -> str:
+    """So many of something, for people."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def target(plain: str | None, steps: str | None) -> dict[str, Any]:
