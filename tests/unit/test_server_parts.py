@@ -96,6 +96,18 @@ def test_bytes_count_as_well_as_messages_and_rows() -> None:
     assert pace.debt_s(size=MAX_MESSAGE_BYTES) == pytest.approx((1 + MAX_MESSAGE_BYTES / BYTES_PER_UNIT) / UNITS_PER_S)
 
 
+def test_how_far_a_caller_is_behind_shrinks_as_time_goes_by() -> None:
+    now_s = 0.0
+    pace = Pace(lambda: now_s)
+    assert pace.behind_s == 0
+    pace.debt_s(rows=int((BURST_UNITS + UNITS_PER_S) * 100) - 100)
+    assert pace.behind_s == pytest.approx(1.0)
+    now_s = 0.75
+    assert pace.behind_s == pytest.approx(0.25)
+    now_s = 2.0
+    assert pace.behind_s == 0
+
+
 def test_every_caller_has_a_pace_and_those_that_were_quiet_longest_are_forgotten() -> None:
     paces = Paces(lambda: 0.0)
     first = paces.of("cert:first")

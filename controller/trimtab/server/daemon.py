@@ -44,6 +44,7 @@ OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 64),
     ("grpc.max_metadata_size", 16_384),
+    ("grpc.server_handshake_timeout_ms", 10_000),
     # Windows of flow control stay as they are: what an engine says too fast waits there and not here.
     ("grpc.http2.bdp_probe", 0),
     # A peer that is gone without a word is noticed within 15 s; a peer may ask as often as once a second.

@@ -16,7 +16,7 @@ import grpc
 from trimtab.access_settings import Role
 from trimtab.server.access import Access, Caller, Context
 from trimtab.server.audit import OK, Audit
-from trimtab.server.pace import PACE, Paces
+from trimtab.server.pace import PACE, Pace, Paces
 from trimtabpb.v1 import admin_pb2
 
 CONTROL, ADMIN = "/trimtab.v1.ControlService/", "/trimtab.v1.AdminService/"
@@ -32,6 +32,8 @@ NEEDED = {
 # Who is turned away waits for the answer, so that trying costs the daemon little.
 TURNED_AWAY_AFTER_S = 0.25
 MAX_WAITING = 256
+# A caller whose calls are this far behind is refused until it has waited.
+WAIT_AT_MOST_S = 2.0
 ENGINES_PER_UNIT = 10
 
 # The stubs of grpc know handlers of the synchronous server only.
@@ -84,9 +86,8 @@ class Gate(grpc.aio.ServerInterceptor):
     def _unary(self, method: str, inner: Method) -> Method:
         async def call(request: Any, context: Context) -> Any:
             caller = await self._admit(method, request, context)
-            pace = self._paces.of(caller.who)
-            if await pace.keep(size=request.ByteSize()):
-                self._refused["call_too_fast"] += 1
+            pace = self._pace_of(caller, method, request)
+            await self._hold_back(pace, caller, method, request, context)
             try:
                 answer = await inner(request, context)
             except BaseException as error:
@@ -102,7 +103,7 @@ class Gate(grpc.aio.ServerInterceptor):
     def _watch(self, method: str, inner: Method) -> Method:
         async def call(request: Any, context: Context) -> None:
             caller = await self._admit(method, request, context)
-            PACE.set(self._paces.of(caller.who))
+            PACE.set(self._pace_of(caller, method, request))
             self._take_down(caller, method, request, "BEGUN")
             try:
                 await inner(request, context)
@@ -127,6 +128,20 @@ class Gate(grpc.aio.ServerInterceptor):
             await inner(requests, context)
 
         return call
+
+    def _pace_of(self, caller: Caller, method: str, request: Any) -> Pace:
+        """Orders have a pace of their own: who asks too often can still pin."""
+        return self._paces.of(f"{needed_role(method, request)} {caller.who}")
+
+    async def _hold_back(self, pace: Pace, caller: Caller, method: str, request: Any, context: Context) -> None:
+        """Let the call wait its turn; one that would wait for long ends here."""
+        if pace.behind_s > WAIT_AT_MOST_S:
+            words = f"too many calls from {caller.who} at once: wait {pace.behind_s:.0f} s"
+            self._refused["too_many_calls"] += 1
+            self._take_down(caller, method, request, grpc.StatusCode.RESOURCE_EXHAUSTED.name, words)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
+        if await pace.keep(size=request.ByteSize()):
+            self._refused["call_too_fast"] += 1
 
     async def _admit(self, method: str, request: Any, context: Context) -> Caller:
         """The caller, if it has the role that this takes; otherwise the call ends here."""

@@ -235,7 +235,8 @@ def _controller(controller: pb.Controller) -> Iterator[Metric]:
         "trimtab_refused",
         "Calls and streams that were refused before or beside any engine, by reason. permission_denied, "
         "unauthenticated: see `audit` in the daemon's log for who; give it a role or find out what it wants. "
-        "already_connected: two engines have one id. full: raise server.max_engines. call_too_fast: a client polls.",
+        "already_connected: two engines have one id. full: raise server.max_engines. call_too_fast, too_many_calls: a "
+        "client polls.",
         labels=["reason"],
     )
     for reason, count in sorted(controller.refused.items()):

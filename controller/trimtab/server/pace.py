@@ -34,6 +34,11 @@ class Pace:
         self._units -= 1 + rows / ROWS_PER_UNIT + size / BYTES_PER_UNIT
         return max(0.0, -self._units / UNITS_PER_S)
 
+    @property
+    def behind_s(self) -> float:
+        """How long it will take until what was booked is within the limit again."""
+        return max(0.0, -self._units / UNITS_PER_S - (self._now_s() - self._since_s))
+
     async def keep(self, rows: int = 0, size: int = 0) -> bool:
         """Book one message and wait as long as it takes to be within the limit again; whether that took any time."""
         debt_s = self.debt_s(rows, size)
