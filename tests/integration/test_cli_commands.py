@@ -203,6 +203,13 @@ def test_what_the_controller_refuses_is_one_line_and_exit_status_2(
     assert not any(engine.HasField("pin") for engine in engines)
 
 
+def test_what_the_controller_refused_is_counted_by_reason(fleet: str) -> None:
+    trimtab(fleet, "show", "llama-z")
+    trimtab(fleet, "pin", "llama-a", "--steps", "4")
+    refused = trimtab(fleet, "show", "--json").data["refused"]
+    assert {"not_found", "invalid_argument"} <= set(refused)
+
+
 def test_a_controller_on_tcp_is_reached_past_any_proxy(daemon: DaemonProcess, fleet: str) -> None:
     address = daemon.started()["listen"]
     done = trimtab("", "--controller", address, "engines", "--json", http_proxy="http://127.0.0.1:1")

@@ -43,6 +43,13 @@ def test_a_line_that_differs_in_anything_is_another_line() -> None:
     assert len(log.lines) == 3
 
 
+def test_another_port_of_the_same_caller_is_no_news() -> None:
+    log = Log()
+    for port in (40_001, 40_002):
+        log.log.warning("audit", who="nobody", peer=f"ipv4:10.0.0.7:{port}")
+    assert [line["peer"] for line in log.lines] == ["ipv4:10.0.0.7:40001"]
+
+
 def test_what_must_be_complete_is_complete() -> None:
     log = Log()
     for _ in range(3):

@@ -91,7 +91,7 @@ class Gate(grpc.aio.ServerInterceptor):
             try:
                 answer = await inner(request, context)
             except BaseException as error:
-                self._take_down(caller, method, request, _outcome(context, error), context.details() or "")
+                self._fail(caller, method, request, error, context)
                 raise
             self._take_down(caller, method, request, OK)
             # A list of a large fleet is as much work as many calls; the next one waits for it.
@@ -108,7 +108,7 @@ class Gate(grpc.aio.ServerInterceptor):
             try:
                 await inner(request, context)
             except BaseException as error:
-                self._take_down(caller, method, request, _outcome(context, error), context.details() or "")
+                self._fail(caller, method, request, error, context)
                 raise
 
         return call
@@ -136,7 +136,7 @@ class Gate(grpc.aio.ServerInterceptor):
     async def _hold_back(self, pace: Pace, caller: Caller, method: str, request: Any, context: Context) -> None:
         """Let the call wait its turn; one that would wait for long ends here."""
         if pace.behind_s > WAIT_AT_MOST_S:
-            words = f"too many calls from {caller.who} at once: wait {pace.behind_s:.0f} s"
+            words = f"too many calls from {caller.who}: call less often"
             self._refused["too_many_calls"] += 1
             self._take_down(caller, method, request, grpc.StatusCode.RESOURCE_EXHAUSTED.name, words)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
@@ -165,6 +165,13 @@ class Gate(grpc.aio.ServerInterceptor):
                 self._waiting -= 1
         await context.abort(code, words)
         raise AssertionError("abort does not return")
+
+    def _fail(self, caller: Caller, method: str, request: Any, error: BaseException, context: Context) -> None:
+        """Count and take down a call that was refused, or broken off."""
+        outcome = _outcome(context, error)
+        if outcome != grpc.StatusCode.CANCELLED.name:
+            self._refused[outcome.lower()] += 1
+        self._take_down(caller, method, request, outcome, context.details() or "")
 
     def _take_down(self, caller: Caller, method: str, request: Any, outcome: str, detail: str = "") -> None:
         orders = needed_role(method, request) is Role.OPERATOR

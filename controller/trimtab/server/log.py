@@ -16,6 +16,8 @@ import structlog
 # A field that is not printed: this line is written however often it comes.
 EVERY_ONE = "every_one"
 SAME_WITHIN_S = 10.0
+# Fields in which two lines may differ and still say the same: every connection has another port.
+ASIDE = frozenset({"peer"})
 MAX_KINDS = 1024
 
 Event = MutableMapping[str, Any]
@@ -36,7 +38,7 @@ class Repeats:
         """Pass the line on, with the number of those left out since; or drop it."""
         if event.pop(EVERY_ONE, False):
             return event
-        kind, now_s = repr(sorted(event.items(), key=lambda item: item[0])), self._now_s()
+        kind, now_s = repr([(key, event[key]) for key in sorted(event) if key not in ASIDE]), self._now_s()
         written_s, left_out = self._written.get(kind, (-SAME_WITHIN_S, 0))
         if now_s - written_s < SAME_WITHIN_S:
             self._written[kind] = written_s, left_out + 1

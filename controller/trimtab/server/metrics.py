@@ -236,7 +236,7 @@ def _controller(controller: pb.Controller) -> Iterator[Metric]:
         "Calls and streams that were refused before or beside any engine, by reason. permission_denied, "
         "unauthenticated: see `audit` in the daemon's log for who; give it a role or find out what it wants. "
         "already_connected: two engines have one id. full: raise server.max_engines. call_too_fast, too_many_calls: a "
-        "client polls.",
+        "client polls. invalid_argument, not_found, failed_precondition: orders that could not be carried out.",
         labels=["reason"],
     )
     for reason, count in sorted(controller.refused.items()):
