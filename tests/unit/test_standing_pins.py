@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -278,6 +279,15 @@ def test_a_kept_order_that_makes_no_sense_is_left_out_and_said_so() -> None:
     assert problems[1].startswith("unknown policy 'tea-leaves'")
     assert problems[2].startswith("selector: give engine_ids, all or labels")
     assert problems[3] == "canary.share: must be above 0 and at most 1, is 2"
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(-1, 0), (-(2**63), 0), (2**63 - 1, 0), (1, -1), (1, 1_000_000_000)])
+def test_a_kept_order_of_no_time_at_all_is_left_out(seconds: int, nanos: int) -> None:
+    moment = Timestamp(seconds=seconds, nanos=nanos)
+    message = Controller(pins=[StandingPin(id="p", selector=EVERYBODY, any_plain=True, pinned_at=moment)])
+    orders, (problem,) = read_orders(message, Clocks(1 << 60, 1 << 60))
+    assert orders.pins == []
+    assert problem.startswith("pins[0].pinned_at: ")
 
 
 # -- room ----------------------------------------------------------------------------------------

@@ -34,10 +34,9 @@ class Clocks:
         """The wall time of a moment on the monotonic clock."""
         return timestamp(then_ns, self.now_ns, self.wall_ns)
 
-    def moment_ns(self, then: Timestamp) -> int:
-        """The moment on the monotonic clock of a wall time, no later than now."""
-        wall_ns = then.seconds * bounds.NS_PER_S + then.nanos
-        return self.now_ns - max(0, self.wall_ns - wall_ns)
+    def moment_ns(self, field: str, then: Timestamp) -> int:
+        """The moment on the monotonic clock of a wall time, no later than now; `WireError` if it is none."""
+        return self.now_ns - max(0, self.wall_ns - bounds.moment_ns(field, then))
 
 
 def selector_ordered(message: admin_pb2.Selector) -> Selector:
@@ -198,7 +197,7 @@ def _read_pin_order(field: str, message: admin_pb2.StandingPin, clocks: Clocks) 
         id=bounds.name(f"{field}.id", message.id),
         selector=selector_ordered(message.selector),
         target=target,
-        since_ns=clocks.moment_ns(message.pinned_at),
+        since_ns=clocks.moment_ns(f"{field}.pinned_at", message.pinned_at),
         deadline_ns=None if remaining_s is None else clocks.now_ns + round(remaining_s * bounds.NS_PER_S),
         reason=bounds.clipped(message.reason),
         owner=bounds.clipped(message.owner),
@@ -218,4 +217,4 @@ def _read_canary(message: admin_pb2.Canary, clocks: Clocks) -> Canary:
     if not 0 < message.share <= 1 or not 0 <= message.threshold <= 1:
         raise WireError("canary.share", f"must be above 0 and at most 1, is {message.share:g}")
     order = _read_policy_order("canary", message)
-    return Canary(order, message.share, message.threshold, clocks.moment_ns(message.since))
+    return Canary(order, message.share, message.threshold, clocks.moment_ns("canary.since", message.since))
