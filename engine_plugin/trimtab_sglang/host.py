@@ -64,6 +64,7 @@ class HookPlace:
         build: Makes the hook for a plugin; for "around" takes the original as well and makes the method.
         parameters: What the target takes, by name; a target that takes anything else is not hooked.
         acting_only: Not needed to observe.
+        needed: Whether the plugin only observes without it; where it is not, a SGLang may lack the place.
     """
 
     target: str
@@ -71,10 +72,24 @@ class HookPlace:
     build: Callable[..., hooks.Hook]
     parameters: tuple[str, ...] | None = None
     acting_only: bool = False
+    needed: bool = True
 
 
 MANAGERS = "sglang.srt.managers"
 COMPONENTS = f"{MANAGERS}.scheduler_components"
+UPDATER = f"{COMPONENTS}.weight_updater.SchedulerWeightUpdaterManager"
+# What makes everything learned of the engine out of date.
+RESETS = {
+    f"{UPDATER}.update_weights_from_disk": "weights updated",
+    f"{UPDATER}.update_weights_from_distributed": "weights updated",
+    f"{UPDATER}.update_weights_from_tensor": "weights updated",
+    f"{UPDATER}.update_weights_from_ipc": "weights updated",
+    f"{UPDATER}.end_weight_update": "weights updated",
+    f"{UPDATER}.resume_memory_occupation": "memory released and resumed",
+    f"{MANAGERS}.scheduler.Scheduler.load_lora_adapter": "LoRA adapter loaded",
+    f"{MANAGERS}.scheduler.Scheduler.load_lora_adapter_from_tensors": "LoRA adapter loaded",
+    f"{MANAGERS}.scheduler.Scheduler.unload_lora_adapter": "LoRA adapter unloaded",
+}
 HOOK_TABLE: tuple[HookPlace, ...] = (
     HookPlace(f"{MANAGERS}.scheduler.Scheduler.__init__", HookKind.AFTER, hooks.after_scheduler_init),
     HookPlace(
@@ -103,6 +118,18 @@ HOOK_TABLE: tuple[HookPlace, ...] = (
         ("self", "batch", "result"),
     ),
     HookPlace("sglang.srt.mem_cache.common.release_kv_cache", HookKind.BEFORE, hooks.before_release),
+    HookPlace(
+        "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.init_states",
+        HookKind.AROUND,
+        hooks.wrap_init_states,
+        ("self", "cuda_graph_bs"),
+        acting_only=True,
+        needed=False,
+    ),
+    *(
+        HookPlace(target, HookKind.AFTER, partial(hooks.after_reset, what=what), needed=False)
+        for target, what in RESETS.items()
+    ),
 )
 
 
@@ -137,15 +164,21 @@ def _replace_policy(plugin: Plugin, registry: Registry) -> None:
 
 
 def hook_status(registry: Registry, acting: bool) -> list[HookStatus]:
-    """Every place of the table and whether our hook is in it."""
-    places: list[tuple[str, tuple[str, ...] | None]] = [(POLICY_CLASS, None)] if acting else []
-    places += [(place.target, place.parameters) for place in HOOK_TABLE if acting or not place.acting_only]
-    status = []
-    for target, parameters in places:
-        unfit = _unfit(registry, target, parameters)
-        applied = not unfit and registry.applied(target)
-        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it")))
-    return status
+    """Every place of the table and whether our hook is in it; places that may be missing only where they are there."""
+    status = [_status(registry, POLICY_CLASS)] if acting else []
+    return status + [
+        _status(registry, place.target, place.parameters, place.needed)
+        for place in HOOK_TABLE
+        if (acting or not place.acting_only) and (place.needed or not _unfit(registry, place.target))
+    ]
+
+
+def _status(
+    registry: Registry, target: str, parameters: tuple[str, ...] | None = None, needed: bool = True
+) -> HookStatus:
+    unfit = _unfit(registry, target, parameters)
+    applied = not unfit and registry.applied(target)
+    return HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it"), needed)
 
 
 def _unfit(registry: Registry, target: str, parameters: tuple[str, ...] | None = None) -> str:
@@ -270,7 +303,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     check = self_check()
     print(json.dumps(check, indent=2) if options.json else render(check))
-    healthy = check["version_known"] and not check["problem"] and all(hook["applied"] for hook in check["hooks"])
+    healthy = (
+        check["version_known"]
+        and not check["problem"]
+        and all(hook["applied"] or not hook.get("needed", True) for hook in check["hooks"])
+    )
     return 0 if healthy else 1
 
 

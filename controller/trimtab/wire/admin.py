@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trimtab.domain import InForce, Mode
+from trimtab.domain import InForce, Mode, Source
 from trimtab.errors import WireError
 from trimtab.policies.contract import BandDecision, Candidate
 from trimtab.session.engine_session import EngineSession
@@ -19,6 +19,7 @@ from trimtab.wire.upstream import SOURCES
 from trimtabpb.v1 import admin_pb2, control_pb2
 
 SOURCE_TO_WIRE = {source: number for number, source in SOURCES.items()}
+SOURCE_TO_WIRE[Source.EXPIRY] = control_pb2.InForce.SOURCE_STOCK
 MAX_WHY = 1024
 PIN_DURATION_S = (1.0, 30 * 86_400.0)
 
@@ -98,6 +99,7 @@ def _in_force_message(in_force: InForce) -> control_pb2.InForce:
         lease_version=in_force.lease_version,
         pin_id=in_force.pin_id,
         fuse_reason=in_force.fuse_reason,
+        after_expiry=in_force.source is Source.EXPIRY,
     )
 
 
