@@ -55,6 +55,7 @@ class LeaseDesk:
         self._modes = frozenset(modes)
         self._on_expiry = on_expiry or OnExpiry()
         self._nonce = 0
+        self._answer = pb.Ack()
         self._newest: Lease | None = None
         self._hold_ns = FIRST_HOLD_NS
         self._held_until_ns = 0
@@ -67,20 +68,26 @@ class LeaseDesk:
 
     def begin(self) -> None:
         """A new stream: its controller counts nonces from the start."""
-        self._nonce = 0
+        self._nonce, self._answer = 0, pb.Ack()
 
     def take(self, message: pb.Lease, now_ns: int) -> pb.Ack:
-        """Check a lease and post it to the scheduler thread; the answer to it."""
+        """Check a lease and post it to the scheduler thread; the answer to it.
+
+        What comes a second time gets its answer again, and nothing else happens.
+        """
+        if message.nonce and (message.nonce, message.version) == (self._nonce, self._answer.version):
+            return self._answer
         ack = pb.Ack(nonce=message.nonce, version=message.version)
         try:
             refused = self._why_refused(message, now_ns)
         except Exception as error:  # noqa: BLE001 - no message may blow the fuse
             refused = pb.REFUSAL_INVALID, f"{type(error).__name__}: {error}"
-        self._nonce = max(self._nonce, message.nonce)
         if refused is None:
             ack.accepted = True
         else:
             ack.refusal, ack.detail = refused[0], refused[1][:256]
+        if message.nonce >= self._nonce:
+            self._nonce, self._answer = message.nonce, ack
         return ack
 
     def release(self, reason: str) -> None:
@@ -105,7 +112,8 @@ class LeaseDesk:
         self._harm = f"{harm}; drafting leases are refused for {self._hold_ns // NS_PER_S} s"
         self._hold_ns = min(2 * self._hold_ns, LONGEST_HOLD_NS)
         self.release(f"harmful: {harm}")
-        return pb.Ack(nonce=self._nonce, version=lease.version, refusal=pb.REFUSAL_HARMFUL, detail=self._harm)
+        self._answer = pb.Ack(nonce=self._nonce, version=lease.version, refusal=pb.REFUSAL_HARMFUL, detail=self._harm)
+        return self._answer
 
     def _why_refused(self, message: pb.Lease, now_ns: int) -> Refused | None:
         host = self._host

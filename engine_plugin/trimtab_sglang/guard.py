@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from statistics import median
 
 from trimtab_sglang.rows import GAP, GRAPH, SWEEP, WARM_UP, Row
 
@@ -16,8 +15,8 @@ HARMFUL_SHARE = 0.9
 WINDOW_NS = 2_000_000_000
 SLICES = 8
 SLICE_NS = WINDOW_NS // SLICES
-# The newest slices must be bad as well: a controller that has mended it is left alone.
-NEWEST = 2
+# One slice may be good: chance has its share in every one.
+MOST_GOOD = 1
 # A mode's pace at a batch size is known after so many rows, and forgotten after so long without another one.
 KNOWN_ROWS = 8
 FORGET_NS = 600 * 1_000_000_000
@@ -107,8 +106,8 @@ class Guard:
     """Watches the rows; finds harm where tokens stayed under `HARMFUL_SHARE` of plain's for `WINDOW_NS`.
 
     Time is decoding under leases: prefill, idle time, warm-up and steps under the engine's own policy or a pin do not
-    count. Neither one bad stretch nor one slow step is enough: most slices of the window must be bad, the newest ones
-    among them.
+    count. A single slow step is not enough: the window must be bad slice by slice, and the newest slice is, so that a
+    controller that has mended it is left alone.
     """
 
     def __init__(self) -> None:
@@ -161,7 +160,8 @@ class Guard:
         shares = [one.share for one in self._slices]
         decode_ns = sum(one.decode_ns for one in self._slices)
         share = sum(one.plain_ns for one in self._slices) / decode_ns
-        if max(share, median(shares), *shares[-NEWEST:]) >= HARMFUL_SHARE:
+        good = sum(one >= HARMFUL_SHARE for one in shares)
+        if good > MOST_GOOD or max(share, shares[-1]) >= HARMFUL_SHARE:
             return None
         self._start_over()
         return Harm(share, decode_ns)

@@ -130,6 +130,7 @@ class Link:
 
     def watch(self) -> pb.EngineMessage | None:
         """Drain the recorder and let the guard see the rows; what to tell the controller at once, if anything."""
+        self._plugin.mailbox.look_again(self._clock_ns())
         resets = self._plugin.resets.count
         if resets != self._resets:
             self._resets = resets

@@ -108,17 +108,27 @@ def test_a_version_older_than_one_applied_before_is_refused() -> None:
     assert desk.refusal(one_mode_lease(speculate(7), 4)) == "REFUSAL_OUTDATED: version 5 was applied before"
 
 
-def test_what_the_network_repeats_or_overtakes_is_refused_until_a_new_stream_begins() -> None:
+def test_what_comes_a_second_time_gets_its_answer_again_and_nothing_happens() -> None:
     desk = Desk()
-    first = lease_message(SendLease(one_mode_lease(speculate(7), 5), 1, 2.0)).lease
-    assert desk.desk.take(first, 0).accepted
+    message = lease_message(SendLease(one_mode_lease(speculate(7), 5), 1, 2.0)).lease
+    first = desk.desk.take(message, 0)
+    desk.desk.release("enough")
+    assert desk.desk.take(message, S) == first
+    assert desk.in_force() == (0, None)
+    refused = lease_message(SendLease(one_mode_lease(speculate(2), 6), 2, 2.0)).lease
+    assert desk.desk.take(refused, S) == desk.desk.take(refused, S)
+
+
+def test_what_was_overtaken_is_refused_until_a_new_stream_begins() -> None:
+    desk = Desk()
+    late = lease_message(SendLease(one_mode_lease(speculate(3), 6), 1, 2.0)).lease
+    desk.nonce = 1
     desk.take(one_mode_lease(speculate(3), 6))
     desk.desk.release("enough")
-    again = lease_message(SendLease(one_mode_lease(speculate(3), 6), 1, 2.0)).lease
-    assert desk.desk.take(again, 0).detail == "nonce 1 came before"
-    assert desk.host.machine.lease is None
+    assert desk.desk.take(late, 0).detail == "nonce 2 came before"
+    assert desk.in_force() == (0, None)
     desk.desk.begin()
-    assert desk.desk.take(again, 0).accepted
+    assert desk.desk.take(late, 0).accepted
 
 
 def table(*modes: Mode) -> pb.Lease:
