@@ -5,21 +5,22 @@ from __future__ import annotations
 import platform
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trimtab_sglang.footprint import UNKNOWN_COST, CandidateCost, candidate_cost
 from trimtab_sglang.lease import Mode, modes_of
+from trimtab_sglang.startup_check import Outcome, judge, start_settings
 
 
 @dataclass(frozen=True, slots=True)
 class HookStatus:
-    """One place in SGLang and whether our hook is in it. Without one that is `needed` the plugin only observes."""
+    """One place in SGLang and whether our hook is in it; without an `optional` one the plugin acts all the same."""
 
     target: str
     applied: bool
     reason: str = ""
-    needed: bool = True
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ def _graph_sizes(server: Mapping[str, Any]) -> tuple[int, ...]:
 
 def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_version: bool) -> list[str]:
     """Why the plugin may only report beside this server; empty if it may act."""
-    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if h.needed and not h.applied]
+    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied and not h.optional]
     if not known_version:
         reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
     ranks = facts.ranks
@@ -216,6 +217,10 @@ def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_ve
         reasons.append(_why_not_adaptive(facts))
     elif len(facts.candidate_steps) < 2:
         reasons.append(f"only one candidate step count: {list(facts.candidate_steps)}")
+    else:
+        # SGLang built the states, so what the ranks do is judged by their own rule.
+        verdict = judge(replace(start_settings(facts.server, facts.candidate_steps), dp_attention=False))
+        reasons += [] if verdict.acts else [verdict.reason]
     return reasons
 
 
@@ -224,4 +229,6 @@ def _why_not_adaptive(facts: EngineFacts) -> str:
         return "the server runs without speculative decoding"
     if facts.server.get("speculative_adaptive"):
         return "SGLang did not build its adaptive policy, or another plugin replaced it"
-    return "the server runs without --speculative-adaptive, so there is one step count only"
+    verdict = judge(start_settings(facts.server))
+    why = f" ({verdict.reason})" if verdict.outcome is Outcome.REFUSE_ADAPTIVE else ""
+    return f"the server runs without --speculative-adaptive, so there is one step count only{why}"

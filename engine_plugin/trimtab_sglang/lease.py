@@ -346,15 +346,15 @@ class LeaseMachine:
             # A mean that nothing went into before. Also under a pin: the table may follow it.
             self._mean = float(batch_size)
         if self.pin is not None:
-            self._hold(self.pin.mode)
+            self._stay_at(self.pin.mode)
         elif self.standby is not None:
-            self._hold(self.standby)
+            self._stay_at(self.standby)
         elif self.lease is not None:
             self._find_band(self.lease.hysteresis)
             self._follow_entry(self.lease, self.lease.table[self._band])
         return self._mode
 
-    def _hold(self, mode: Mode) -> None:
+    def _stay_at(self, mode: Mode) -> None:
         """Run one mode at every batch size."""
         self._set_mode(Choice(mode))
         self._low, self._high = -math.inf, math.inf

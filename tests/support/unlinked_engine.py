@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from support.hooked_engine import EmbeddedEngine
+from collections.abc import Sequence
+
+from support.hooked_engine import CANDIDATES, EmbeddedEngine
 from trimtab_sglang.link import Link
 from trimtabpb.v1 import control_pb2 as pb
 
@@ -18,8 +20,8 @@ class Unlinked:
         now_ns: Time of the newest step that `decode` wrote down.
     """
 
-    def __init__(self) -> None:
-        self.engine = EmbeddedEngine()
+    def __init__(self, candidates: Sequence[int] = CANDIDATES) -> None:
+        self.engine = EmbeddedEngine(candidates=candidates)
         plugin = self.engine.plugin
         assert plugin.facts is not None
         self.link = Link(plugin, plugin.facts)

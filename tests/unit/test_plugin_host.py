@@ -30,8 +30,8 @@ def takes_more(original: Any) -> Any:
 
 def test_every_place_is_hooked_in_an_engine_that_has_them_all() -> None:
     plugin = EmbeddedEngine().plugin
-    needed = {POLICY_CLASS: True} | {place.target: place.needed for place in HOOK_TABLE}
-    assert plugin.hooks == [HookStatus(target, True, needed=needed[target]) for target in needed]
+    optional = {POLICY_CLASS: False} | {place.target: place.optional for place in HOOK_TABLE}
+    assert plugin.hooks == [HookStatus(target, True, optional=optional[target]) for target in optional]
     assert plugin.acts
     assert not plugin.observe_reasons
 
