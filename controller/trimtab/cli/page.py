@@ -81,8 +81,8 @@ def _candidate_cost(cost: Mapping[str, Any] | None) -> str:
     memory_bytes, kv_tokens = cost["memory_bytes"], cost["kv_tokens"]
     memory = f"{memory_bytes / GIB:.2f} GiB" if memory_bytes else "an unknown part"
     tokens = f" ({kv_tokens} KV tokens)" if kv_tokens else ""
-    reserved = cost["reserved_kv_tokens_per_request"]
-    return f"the step counts take {memory} of the device{tokens}; each running request keeps {_text(reserved)} KV tokens free"
+    reserved = _text(cost["reserved_kv_tokens_per_request"])
+    return f"the step counts take {memory} of the device{tokens}; each running request keeps {reserved} KV tokens free"
 
 
 def _in_force(engine: EngineDetail) -> str:

@@ -10,7 +10,7 @@ import grpc
 
 from trimtab import __version__
 from trimtab.domain import Mode, Pin
-from trimtab.errors import NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
+from trimtab.errors import NoSuchModeError, NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
 from trimtab.policies.registry import POLICIES, policy_factory
 from trimtab.server.fleet import Fleet, FullError, Seat
 from trimtab.server.selection import matches, select
@@ -22,6 +22,7 @@ from trimtabpb.v1 import admin_pb2_grpc as services
 
 STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
     (UnknownEngineError, grpc.StatusCode.NOT_FOUND),
+    (NoSuchModeError, grpc.StatusCode.INVALID_ARGUMENT),
     (NotOfferedError, grpc.StatusCode.FAILED_PRECONDITION),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),
     (PolicyError, grpc.StatusCode.INVALID_ARGUMENT),
@@ -129,14 +130,16 @@ def _mode_for(seat: Seat, mode: Mode | None) -> Mode:
 
 def _checked(seats: Iterable[Seat], check: Callable[[Seat], Answer]) -> list[Answer]:
     """The answers of all engines; if some refuse, `NotOfferedError` with what each of them says."""
-    answers, refusals = [], []
+    answers: list[Answer] = []
+    refusals: list[NotOfferedError] = []
     for seat in seats:
         try:
             answers.append(check(seat))
         except NotOfferedError as error:
-            refusals.append(str(error))
+            refusals.append(error)
     if refusals:
-        raise NotOfferedError("; ".join(refusals[:8]) + (" ..." if len(refusals) > 8 else ""))
+        kind = NoSuchModeError if all(isinstance(error, NoSuchModeError) for error in refusals) else NotOfferedError
+        raise kind("; ".join(map(str, refusals[:8])) + (" ..." if len(refusals) > 8 else ""))
     return answers
 
 

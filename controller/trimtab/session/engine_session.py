@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from trimtab.domain import EngineInfo, InForce, Lease, Mode, ModeKind, Pin, Report
-from trimtab.errors import NotOfferedError, PolicyError
+from trimtab.errors import NoSuchModeError, NotOfferedError, PolicyError
 from trimtab.policies.bands import band_edges
 from trimtab.policies.contract import BandDecision, Decision, Policy, PolicyContext
 from trimtab.policies.registry import PolicyFactory
@@ -148,7 +148,7 @@ class EngineSession:
         if not info.acts:
             raise NotOfferedError(f"{info.key} only observes: {'; '.join(info.observe_reasons) or 'no reason given'}")
         if mode not in info.modes:
-            raise NotOfferedError(f"{info.key} does not offer {mode}; it offers {self._offered()}")
+            raise NoSuchModeError(f"{info.key} does not offer {mode}; it offers {self._offered()}")
 
     def cheapest_plain(self) -> Mode:
         """The cheapest safe kind of plain decoding that the engine offers, or `NotOfferedError`."""
