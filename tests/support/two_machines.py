@@ -76,6 +76,8 @@ class Scene:
     def _do_controller(self, what: str, *words: str) -> None:
         """start [steps=K], kill, stop (in good order), hang, resume."""
         if what == "start":
+            self._session = None
+            self._break("connection lost")
             self._policy = dict(_pairs(words)).get("steps", self._policy)
             self._session = EngineSession("fixed", self._factory(), SessionSettings())
             self._hung = False
