@@ -44,6 +44,8 @@ WELCOME_TIMEOUT_S = 5.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 5.0
 RETRY_S = (0.25, 0.5, 1.0)
 MAX_ROWS = 4096
+MAX_ROW_BYTES = 512
+MAX_BYTES = 4 << 20
 # Rows are looked at this often, also where reports are due less often.
 WATCH_S = 0.25
 # Messages that the controller has not read yet. Beyond that rows wait, and nothing more is read from it.
@@ -54,7 +56,7 @@ CHANNEL_OPTIONS = (
     ("grpc.keepalive_timeout_ms", 5_000),
     # The largest lease has a tenth of it; to read more would hold up the scheduler.
     ("grpc.max_receive_message_length", 256 << 10),
-    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.max_send_message_length", MAX_BYTES),
     ("grpc.enable_retries", 0),
 )
 
@@ -362,7 +364,9 @@ class _Stream:
             case "welcome":
                 interval_s = messages.seconds(message.welcome.report_interval)
                 self._interval_s = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
-                self._max_rows = min(message.welcome.limits.max_rows_per_report or MAX_ROWS, MAX_ROWS)
+                limits = message.welcome.limits
+                most = limits.max_rows_per_report or MAX_ROWS, (limits.max_message_bytes or MAX_BYTES) // MAX_ROW_BYTES
+                self._max_rows = max(1, min(MAX_ROWS, *most))
                 self._link.connected(message.welcome.controller_id[:MAX_TEXT])
                 self._welcome.set()
             case "lease":
