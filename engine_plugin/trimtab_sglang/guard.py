@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
+from trimtab_sglang.lease import Mode
 from trimtab_sglang.rows import GAP, GRAPH, SWEEP, WARM_UP, Row
 
 HARMFUL_SHARE = 0.9
@@ -59,11 +60,11 @@ class PlainEstimate:
     """
 
     def __init__(self) -> None:
-        self._paces: dict[tuple[int, bool], dict[int, _Pace]] = {}
+        self._paces: dict[tuple[Mode, bool], dict[int, _Pace]] = {}
 
     def learn(self, row: Row) -> None:
         """Take in a timed row."""
-        paces = self._paces.setdefault((row.mode.steps, bool(row.flags & GRAPH)), {})
+        paces = self._paces.setdefault((row.mode, bool(row.flags & GRAPH)), {})
         pace = paces.get(row.padded_batch_size)
         if pace is None or row.result_ns - pace.seen_ns > FORGET_NS:
             paces[row.padded_batch_size] = _Pace(row.step_ns, row.context_tokens_sum, row.result_ns)
@@ -73,8 +74,10 @@ class PlainEstimate:
     def step_ns(self, row: Row) -> float | None:
         """Time that a plain step of this row's requests would take, at most; None if nobody knows."""
         graph = bool(row.flags & GRAPH)
-        for steps in sorted(steps for steps, kind in self._paces if steps < row.mode.steps and kind == graph):
-            bounds = [_bound(size, pace, row) for size, pace in self._paces[steps, graph].items() if _known(pace, row)]
+        narrower = [mode for mode, kind in self._paces if mode.steps < row.mode.steps and kind == graph]
+        for steps in sorted({mode.steps for mode in narrower}):
+            of_modes = [self._paces[mode, graph] for mode in narrower if mode.steps == steps]
+            bounds = [_bound(size, pace, row) for of in of_modes for size, pace in of.items() if _known(pace, row)]
             if bounds:
                 return min(bounds)
         return None

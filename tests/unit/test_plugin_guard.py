@@ -15,7 +15,7 @@ from trimtab.replay.case_file import read_case
 from trimtab.replay.day import DayEnvironment
 from trimtab.replay.environment import Environment
 from trimtab_sglang.guard import FORGET_NS, KNOWN_ROWS, Guard, Harm
-from trimtab_sglang.lease import PLAIN_WARM, Mode, speculate
+from trimtab_sglang.lease import PLAIN_NATIVE, PLAIN_WARM, Mode, speculate
 from trimtab_sglang.rows import GAP, GRAPH, SWEEP, WARM_UP, Row
 
 CASES = Path(__file__).resolve().parents[1] / "data" / "cases"
@@ -164,6 +164,14 @@ def test_plain_at_another_batch_size_or_context_is_an_upper_bound(
 ) -> None:
     engine = Engine().know_plain(**known)
     assert (engine.run(speculate(5), step_ms, seconds=10, **judged) is not None) == harmful
+
+
+def test_of_several_kinds_of_plain_the_cheapest_counts() -> None:
+    engine = Engine().know_plain()
+    for _ in range(KNOWN_ROWS):
+        engine.step(PLAIN_NATIVE, PLAIN_MS / 2, lease_version=0)
+    assert engine.run(speculate(3), 11.0, accepted=1.0) is None
+    assert engine.run(speculate(3), 11.0, accepted=0.5) is not None
 
 
 def test_a_pace_is_known_after_some_rows_and_forgotten_after_a_while_and_after_a_reset() -> None:
