@@ -33,12 +33,16 @@ __all__ = [
 
 
 class Source(StrEnum):
-    """Who decides about the mode that an engine runs."""
+    """Who decides about the mode that an engine runs.
+
+    EXPIRY is the engine's operator: the mode set for the time after the last lease.
+    """
 
     STOCK = "stock"
     LEASE = "lease"
     PIN = "pin"
     FUSE = "fuse"
+    EXPIRY = "expiry"
 
 
 class StepFlag(IntFlag):
@@ -116,7 +120,7 @@ class InForce:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an engine tells every report interval."""
+    """What an engine tells every report interval. When `resets` grows, what was learned of acceptance is void."""
 
     seq: int
     now_ns: int
@@ -128,6 +132,9 @@ class Report:
     last_step_age_ns: int | None = None
     waiting_requests: int = 0
     running_requests: int = 0
+    resets: int = 0
+    reset_reason: str = ""
+    weight_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -196,6 +203,7 @@ class EngineInfo:
         pin: Pin that the engine holds, with `pin_remaining_s` (None: until released).
         cost_key: What its step times depend on.
         kv_capacity_tokens: Tokens that its KV cache holds; 0 if unknown.
+        resets: Times that what was learned of it stopped to hold, since its process started.
     """
 
     key: EngineKey
@@ -215,3 +223,4 @@ class EngineInfo:
     last_lease_version: int = 0
     cost_key: CostKey = CostKey()
     kv_capacity_tokens: int = 0
+    resets: int = 0

@@ -21,6 +21,8 @@ hello {
   modes { kind: KIND_PLAIN_WARM } modes { kind: KIND_SPECULATE steps: 1 } modes { kind: KIND_SPECULATE steps: 3 }
   graph_batch_sizes: [1, 2, 4, 8]
   max_running_requests: 8
+  on_expiry: "last:60"
+  candidate_cost { memory_bytes: 1288490189 kv_tokens: 9830 reserved_kv_tokens_per_request: 8 }
   hooks { target: "a.B.c" applied: true }
   hooks { target: "a.B.d" reason: "no such method [in 0.5.16]" }
 }

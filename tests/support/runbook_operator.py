@@ -100,10 +100,14 @@ class Operator:
             labels = dict(pair.split("=") for pair in settings.get("TRIMTAB_LABELS", "team=chat").split(","))
             self.start_engine(settings["TRIMTAB_ENGINE_ID"], labels)
 
-    def start_engine(self, engine_id: str, labels: Mapping[str, str]) -> None:
+    def stop_daemon(self) -> None:
+        """End the daemon without a page, as a crash would."""
+        self._daemon.close()
+
+    def start_engine(self, engine_id: str, labels: Mapping[str, str], harmed_by: str = "") -> None:
         """Start an engine without a page; the page's own server takes its place."""
         engine = LivingEngine(self.target, engine_id, labels=labels, **ABOUT)
-        engine.comes_back = True
+        engine.comes_back, engine.harmed_by = True, harmed_by
         self.server.enter_context(engine)
 
     def run_beside_server(self, command: Command) -> None:

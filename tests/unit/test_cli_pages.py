@@ -98,11 +98,14 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "runs on": "device -, device_name -, dtype -, kv_cache_dtype -, attention_backend -",
         "limits": "8 running requests, - KV tokens, graphs up to batch 8",
         "offers": "plain_warm, speculate(1), speculate(3)",
+        "memory": "the step counts take 1.20 GiB of the device (9830 KV tokens); "
+        "each running request keeps 8 KV tokens free",
         "in force": "plain_warm, decided by pin",
         "pin": "plain_warm, 9m58s left, in force, by kim@ops at 2023-11-14T22:13:20+00:00: latency",
         "policy": "ucb, on trial as a canary, paused by the pin",
         "shadow": "goodput, agrees for 94.0% of 1,200 steps",
         "lease": "version 7, age 0.4s, accepted",
+        "on expiry": "last:60",
         "profile": "none",
         "alarms": "acceptance_drift",
         "measured": "1,234 tokens/s, 1.91 accepted drafts, 7.25 ms a step, batch 3.5 over 640 steps; "
@@ -118,6 +121,16 @@ def test_an_engine_that_only_observes_says_why() -> None:
     assert dict(page.lines(engine_detail(engine(SILENT))))["offers"] == (
         "nothing, it only observes: TRIMTAB_MODE is observe"
     )
+
+
+def test_what_the_step_counts_take_is_unknown_where_nobody_measured() -> None:
+    unmeasured = replace(engine_detail(engine()), candidate_cost={
+        "memory_bytes": None, "kv_tokens": None, "reserved_kv_tokens_per_request": 8,
+    })  # fmt: skip
+    assert dict(page.lines(unmeasured))["memory"] == (
+        "the step counts take an unknown part of the device; each running request keeps 8 KV tokens free"
+    )
+    assert dict(page.lines(engine_detail(engine(SILENT))))["memory"] == "-"
 
 
 def test_a_decision_shows_the_chosen_mode_and_what_is_expected_of_every_candidate() -> None:

@@ -12,6 +12,7 @@ from trimtab.cli.views import BandView, EngineDetail, PinView, ShadowView
 from trimtab.policies.contract import Candidate
 
 Line = tuple[str, str]
+GIB = 1 << 30
 
 
 def print_page(engine: EngineDetail) -> None:
@@ -36,11 +37,13 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "labels", pairs_text(engine.labels)
     yield from _identity(engine)
     yield "offers", _modes(engine)
+    yield "memory", _candidate_cost(engine.candidate_cost)
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
     yield "policy", _policy(engine)
     yield "shadow", _shadow(engine.shadow)
     yield "lease", _lease(engine)
+    yield "on expiry", engine.on_expiry or "-"
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
@@ -75,6 +78,16 @@ def _modes(engine: EngineDetail) -> str:
     if not engine.acts:
         return f"nothing, it only observes: {'; '.join(engine.observe_reasons) or 'no reason given'}"
     return ", ".join(map(str, engine.offers)) or "nothing"
+
+
+def _candidate_cost(cost: Mapping[str, Any] | None) -> str:
+    if cost is None:
+        return "-"
+    memory_bytes, kv_tokens = cost["memory_bytes"], cost["kv_tokens"]
+    memory = f"{memory_bytes / GIB:.2f} GiB" if memory_bytes else "an unknown part"
+    tokens = f" ({kv_tokens} KV tokens)" if kv_tokens else ""
+    reserved = _text(cost["reserved_kv_tokens_per_request"])
+    return f"the step counts take {memory} of the device{tokens}; each running request keeps {reserved} KV tokens free"
 
 
 def _in_force(engine: EngineDetail) -> str:

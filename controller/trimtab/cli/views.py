@@ -89,7 +89,7 @@ class ShadowView(msgspec.Struct, frozen=True):
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine in a line. `decided_by` is stock, lease, pin or fuse; measured over the last few seconds.
+    """One engine in a line. `decided_by` is stock, lease, pin, fuse or expiry; measured over the last few seconds.
 
     Attributes:
         state: connected, stalled or disconnected.
@@ -130,6 +130,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
 
     Attributes:
         offers: Modes that it can be told to run.
+        on_expiry: What it does when the life of the last lease is over: stock, last:SECONDS or a mode.
+        candidate_cost: What its step counts take: memory_bytes, kv_tokens and reserved_kv_tokens_per_request.
         profile: The cost profile that its policy begins with; null for none.
         profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
         alarms: What the policy wants an operator to look at.
@@ -150,6 +152,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     max_running_requests: int | None
     kv_capacity_tokens: int | None
     fuse_reason: str | None
+    on_expiry: str | None
+    candidate_cost: Mapping[str, Any] | None
     profile: str | None
     profile_ignored: str | None
     alarms: tuple[str, ...]
@@ -182,6 +186,8 @@ def engine_detail(engine: admin_pb2.Engine) -> EngineDetail:
         max_running_requests=hello.max_running_requests or None,
         kv_capacity_tokens=hello.kv_capacity_tokens or None,
         fuse_reason=engine.in_force.fuse_reason or None,
+        on_expiry=hello.on_expiry or None,
+        candidate_cost=_plain(hello.candidate_cost) if hello.HasField("candidate_cost") else None,
         profile=engine.profile.name or None,
         profile_ignored=engine.profile.ignored or None,
         alarms=tuple(engine.policy.alarms),
@@ -238,6 +244,8 @@ def _summary(engine: admin_pb2.Engine) -> dict[str, Any]:
 def _decided_by(in_force: control_pb2.InForce) -> str | None:
     if not in_force.source:
         return None
+    if in_force.after_expiry:
+        return "expiry"
     return control_pb2.InForce.Source.Name(in_force.source).removeprefix("SOURCE_").lower()
 
 

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from trimtab import __version__
 from trimtab.wire.modes import mode_from_wire, range_from_wire
-from trimtab.wire.upstream import SOURCES
+from trimtab.wire.upstream import source_of
 from trimtabpb.v1 import admin_pb2 as pb
 from trimtabpb.v1 import control_pb2
 
@@ -260,15 +260,16 @@ def _engines(samples: Iterable[Sample]) -> Metric:
 def _modes(samples: Iterable[Sample]) -> Metric:
     family = GaugeMetricFamily(
         "trimtab_engine_mode_info",
-        "1 for the mode in force and who decided it: stock, lease, pin or fuse. stock for long on a connected engine: "
-        "it refuses leases, see trimtab_engine_acts. fuse: the plugin gave up until the engine restarts; "
+        "1 for the mode in force and who decided it: stock, lease, pin, fuse, or expiry (the mode set for the time "
+        "after the last lease). stock or expiry for long on a connected engine: it refuses leases, see "
+        "trimtab_engine_acts and trimtab_engine_refused_total. fuse: the plugin gave up until the engine restarts; "
         "`trimtab show ENGINE` says why.",
         labels=["engine", "mode", "source"],
     )
     for sample in samples:
         in_force = sample.engine.in_force
         mode = str(mode_from_wire("mode", in_force.mode)) if in_force.HasField("mode") else ""
-        family.add_metric([sample.engine.engine_id, mode, SOURCES[in_force.source].value], 1)
+        family.add_metric([sample.engine.engine_id, mode, source_of("in_force", in_force).value], 1)
     return family
 
 

@@ -214,7 +214,7 @@ class EngineSession(Offers):
             return self._build_policy()
         if before.boot_id != info.boot_id:
             return self._carry_over(learned)
-        if before.cost_key.weight_version == info.cost_key.weight_version:
+        if before.cost_key.weight_version == info.cost_key.weight_version and before.resets == info.resets:
             return []
         learned.forget()
         return [Note("acceptance_forgotten", {"weight_version": info.cost_key.weight_version})]
@@ -267,14 +267,32 @@ class EngineSession(Offers):
         if report.seq > last + 1:
             self.refused["missing_report"] += report.seq - last - 1
         self.report, self.reported_at_ns, self.last_message_ns = report, now_ns, now_ns
-        notes = self._compare(report.in_force)
+        reset = self._take_reset(report)
+        notes = self._compare(report.in_force) + reset
         self.in_force = report.in_force
         self.window.add(report.rows, report.now_ns)
-        if self.shadow is not None:
+        # Rows beside a reset are from before and after it.
+        if self.shadow is not None and not reset:
             notes += self.shadow.observe(report.rows, self.decision, now_ns)
-        if self._policy is not None:
+        if self._policy is not None and not reset:
             self._policy.learn(report.rows)
         return notes + self._decide(now_ns)
+
+    def _take_reset(self, report: Report) -> list[Effect]:
+        """What was learned of acceptance no longer holds; with other weights perhaps not the profile either."""
+        info, told = self.known(), self.profile
+        if report.resets == info.resets:
+            return []
+        weights = report.weight_version or info.cost_key.weight_version
+        self.info = replace(info, resets=report.resets, cost_key=replace(info.cost_key, weight_version=weights))
+        self.profile = choose_profile(self.settings.profiles, self.info.cost_key)
+        note = Note("acceptance_forgotten", {"why": report.reset_reason, "weight_version": weights})
+        begun = self.shadow.begin(self._new_policy, keep=self.profile == told) if self.shadow is not None else []
+        if self.profile != told:
+            return [note, *self._profile_notes(), *self._build_policy(), *begun]
+        if self._policy is not None:
+            self._policy.forget()
+        return [note, *begun]
 
     def _compare(self, now: InForce) -> list[Effect]:
         if now.fuse_reason and not self.in_force.fuse_reason:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trimtab.domain import InForce
+from trimtab.domain import InForce, Source
 from trimtab.policies.contract import BandDecision, Candidate, Decision
 from trimtab.session.engine_session import EngineSession
 from trimtab.session.measured import Measured
@@ -19,6 +19,7 @@ from trimtab.wire.upstream import SOURCES
 from trimtabpb.v1 import admin_pb2, control_pb2
 
 SOURCE_TO_WIRE = {source: number for number, source in SOURCES.items()}
+SOURCE_TO_WIRE[Source.EXPIRY] = control_pb2.InForce.SOURCE_STOCK
 MAX_WHY = 1024
 
 
@@ -82,6 +83,7 @@ def _in_force_message(in_force: InForce) -> control_pb2.InForce:
         lease_version=in_force.lease_version,
         pin_id=in_force.pin_id,
         fuse_reason=in_force.fuse_reason,
+        after_expiry=in_force.source is Source.EXPIRY,
     )
 
 

@@ -12,18 +12,23 @@ controller. Usage reports go up, leases come down:
     | -- Report (step rows) -----------------> |   every report interval
     | <-------------------------------- Lease  |   when the decision changes, and at half life
     | -- Ack (accepted, or refused and why) -> |   one for every lease, by nonce
+    | -- Ack (harmful) ----------------------> |   unasked, when the plugin's guard drops the lease
     | <------------------------------ Release  |   controller shuts down or lets go
     | -- Goodbye ----------------------------> |   engine shuts down
 
 Rules that both sides keep:
 
 * The engine never waits for the controller. Without a lease in force it follows its own policy
-  (SGLang's adaptive rule). A lease that is not renewed ends after its time to live.
+  (SGLang's adaptive rule). A lease that is not renewed ends after its time to live; then the engine
+  does what its operator set for that case (Hello.on_expiry). A Release always means its own policy.
 * `version` counts the content of leases for one engine; it only grows, also over restarts of the
   controller, which learns the last one from Hello. A lease with the version in force extends its
   life and changes nothing else. `nonce` counts messages on one stream and pairs an Ack with its Lease.
 * A lease that the engine cannot follow (steps that were not built, a malformed table) is refused
   with a reason, and what ran before goes on.
+* A lease under which the engine emits clearly less than it would without drafts is dropped by the plugin
+  and refused as HARMFUL, and so is any other that drafts for a while afterwards; one that only
+  decodes plainly is accepted at once.
 * Unknown fields are ignored; unknown enum values are refused as INVALID.
 * Clocks: fields ending in `_ns` are the engine's monotonic clock or lengths of time in nanoseconds.
   The two sides never compare clocks; lives and deadlines travel as remaining durations.
