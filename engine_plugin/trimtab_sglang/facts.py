@@ -5,19 +5,22 @@ from __future__ import annotations
 import platform
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trimtab_sglang.footprint import UNKNOWN_COST, CandidateCost, candidate_cost
 from trimtab_sglang.lease import Mode, modes_of
+from trimtab_sglang.startup_check import Outcome, judge, start_settings
 
 
 @dataclass(frozen=True, slots=True)
 class HookStatus:
-    """One place in SGLang and whether our hook is in it."""
+    """One place in SGLang and whether our hook is in it; without an `optional` one the plugin acts all the same."""
 
     target: str
     applied: bool
     reason: str = ""
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class EngineFacts:
     max_running_requests: int = 0
     kv_capacity_tokens: int = 0
     device_name: str = ""
+    candidate_cost: CandidateCost = UNKNOWN_COST
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -69,13 +73,19 @@ class EngineFacts:
         return value if isinstance(value, int | float) else default
 
 
-def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_sizes: Sequence[int] | None) -> EngineFacts:
+def read_facts(
+    scheduler: Any,
+    candidate_steps: Sequence[int] | None,
+    graph_sizes: Sequence[int] | None,
+    candidate_bytes: int = 0,
+) -> EngineFacts:
     """The facts of a complete scheduler.
 
     Args:
         scheduler: SGLang's `Scheduler`.
         candidate_steps: Steps of the policy that we decorate; None where SGLang built none.
         graph_sizes: Sizes with captured graphs as that policy was told, or None.
+        candidate_bytes: Device memory that building the candidates took, as far as it was measured.
     """
     server = server_settings(scheduler.server_args)
     return EngineFacts(
@@ -88,7 +98,21 @@ def read_facts(scheduler: Any, candidate_steps: Sequence[int] | None, graph_size
         max_running_requests=int(getattr(scheduler, "max_running_requests", 0) or 0),
         kv_capacity_tokens=int(getattr(scheduler, "max_total_num_tokens", 0) or 0),
         device_name=device_name(str(server.get("device") or "")),
+        candidate_cost=candidate_cost(scheduler, candidate_steps or (), candidate_bytes),
     )
+
+
+def bare_facts(scheduler: Any) -> EngineFacts:
+    """What can be said of a scheduler that could not be read: its version and place, as far as they are known."""
+    try:
+        server = server_settings(scheduler.server_args)
+    except Exception:  # noqa: BLE001 - the reason why it could not be read may be just here
+        server = {}
+    try:
+        ranks = read_ranks(scheduler, server)
+    except Exception:  # noqa: BLE001
+        ranks = Ranks()
+    return EngineFacts(sglang_version=sglang_version(), ranks=ranks, server=server)
 
 
 def sglang_version() -> str:
@@ -182,7 +206,7 @@ def _graph_sizes(server: Mapping[str, Any]) -> tuple[int, ...]:
 
 def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_version: bool) -> list[str]:
     """Why the plugin may only report beside this server; empty if it may act."""
-    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied]
+    reasons = [f"hook not in place: {h.target}: {h.reason}" for h in hooks if not h.applied and not h.optional]
     if not known_version:
         reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
     ranks = facts.ranks
@@ -193,6 +217,10 @@ def reasons_to_observe(facts: EngineFacts, hooks: Sequence[HookStatus], known_ve
         reasons.append(_why_not_adaptive(facts))
     elif len(facts.candidate_steps) < 2:
         reasons.append(f"only one candidate step count: {list(facts.candidate_steps)}")
+    else:
+        # SGLang built the states, so what the ranks do is judged by their own rule.
+        verdict = judge(replace(start_settings(facts.server, facts.candidate_steps), dp_attention=False))
+        reasons += [] if verdict.acts else [verdict.reason]
     return reasons
 
 
@@ -201,4 +229,6 @@ def _why_not_adaptive(facts: EngineFacts) -> str:
         return "the server runs without speculative decoding"
     if facts.server.get("speculative_adaptive"):
         return "SGLang did not build its adaptive policy, or another plugin replaced it"
-    return "the server runs without --speculative-adaptive, so there is one step count only"
+    verdict = judge(start_settings(facts.server))
+    why = f" ({verdict.reason})" if verdict.outcome is Outcome.REFUSE_ADAPTIVE else ""
+    return f"the server runs without --speculative-adaptive, so there is one step count only{why}"

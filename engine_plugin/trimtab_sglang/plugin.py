@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang import host
-from trimtab_sglang.facts import EngineFacts, HookStatus, read_facts, reasons_to_observe
+from trimtab_sglang.facts import EngineFacts, HookStatus, bare_facts, read_facts, reasons_to_observe
 from trimtab_sglang.fuse import Fuse
 from trimtab_sglang.lease import PLAIN_NATIVE, LeaseMachine
 from trimtab_sglang.policy import LeasedPolicy
-from trimtab_sglang.ranks import Mailbox, Posted
+from trimtab_sglang.ranks import Command, Mailbox, Order, Posted
 from trimtab_sglang.recorder import Recorder
+from trimtab_sglang.resets import Resets
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Plugin:
         recorder: Records decode steps.
         mailbox: Commands from the link thread.
         fuse: Blown by the first exception of ours.
+        resets: What made everything learned of the engine out of date.
         policy: The policy that SGLang's adaptive controller asks; None where there is none.
         started: Whether the link was started (or need not be).
         facts: What the scheduler is; None until it is complete.
@@ -45,6 +48,7 @@ class Plugin:
         scheduler: SGLang's scheduler; None until it is complete.
         link: The stream to the controller; None before the start and on ranks that do not speak.
         sweep: The start-up sweep; None before the start, and if nobody asked for one.
+        candidate_bytes: Device memory that building the candidate step counts took.
     """
 
     def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
@@ -55,6 +59,7 @@ class Plugin:
         self.recorder = Recorder()
         self.mailbox = Mailbox()
         self.fuse = Fuse(self.machine.fall_back)
+        self.resets = Resets()
         self.policy: LeasedPolicy | None = None
         self.started = False
         self.facts: EngineFacts | None = None
@@ -64,6 +69,7 @@ class Plugin:
         self.link: Link | None = None
         self.sweep: Sweep | None = None
         self.plain_mode = PLAIN_NATIVE
+        self.candidate_bytes = 0
         self.digest = digest()
 
     @property
@@ -77,13 +83,24 @@ class Plugin:
         return self.facts is not None and not self.observe_reasons and not self.fuse.blown
 
     def attach(self, scheduler: Any) -> None:
-        """Read what the complete scheduler is, and decide what may be done beside it."""
+        """Read what the complete scheduler is, and decide what may be done beside it.
+
+        Where that fails, the link still starts, on the rank that speaks as far as can be told, and says so.
+        """
         self.scheduler = scheduler
+        try:
+            self._look_at(scheduler)
+        except Exception as error:  # noqa: BLE001
+            self.fuse.blow("attaching to the scheduler", error)
+            self.facts = self.facts or bare_facts(scheduler)
+
+    def _look_at(self, scheduler: Any) -> None:
         controller = getattr(getattr(scheduler, "draft_worker", None), "adaptive_controller", None)
         facts = read_facts(
             scheduler,
             candidate_steps=controller.candidate_steps if controller is not None else None,
             graph_sizes=self.policy.graph_batch_sizes if self.policy else None,
+            candidate_bytes=self.candidate_bytes,
         )
         self.hooks = host.hook_status(self.registry, self.may_act)
         self.observe_reasons = reasons_to_observe(facts, self.hooks, host.is_known(facts.sglang_version))
@@ -102,7 +119,12 @@ class Plugin:
                 "trimtab observes beside SGLang %s: %s", facts.sglang_version, "; ".join(self.observe_reasons)
             )
         else:
-            logger.info("trimtab acts beside SGLang %s, steps %s", facts.sglang_version, list(facts.candidate_steps))
+            logger.info(
+                "trimtab acts beside SGLang %s, steps %s, which take %s",
+                facts.sglang_version,
+                list(facts.candidate_steps),
+                facts.candidate_cost,
+            )
 
     def start(self) -> None:
         """Start our threads, in the process that runs the scheduler and only on the rank that speaks."""
@@ -118,6 +140,21 @@ class Plugin:
                 self.sweep.start()
             link.start()
 
+    def give_up(self, where: str, error: BaseException) -> None:
+        """Blow the fuse from another thread than the scheduler's: the ranks hear of it like of any command."""
+        hand_over = self._broadcast_fall_back if self.acts else None
+        self.fuse.blow(where, error, hand_over)
+
+    def _broadcast_fall_back(self, reason: str) -> None:
+        self.mailbox.post(Posted(Command(Order.FALL_BACK, reason=reason)))
+
+    def leave_behind(self) -> None:
+        """This is a forked child: threads and stream are the parent's, and stay there."""
+        if self.link is not None:
+            _LEFT_BEHIND.append((self.link, self.sweep))
+            self.link = self.sweep = None
+            self.fuse.blown, self.fuse.reason = True, "a forked child of the engine"
+
     def post(self, posted: Posted) -> None:
         """Hand a command of the controller's to the scheduler thread, or to the sweep until that is over."""
         if self.sweep is None or not self.sweep.keep(posted):
@@ -129,6 +166,10 @@ class Plugin:
         if (server.get("speculative_eagle_topk") or 1) > 1:
             return min(int(server.get("speculative_num_steps") or 0), 64)
         return min(max(draft_tokens - 1, 0), 64)
+
+
+# Never let go of: to take apart in a child what threads of the parent held at the fork could wait for ever.
+_LEFT_BEHIND: list[Any] = []
 
 
 def digest() -> str:
@@ -148,7 +189,9 @@ def register() -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
         registry = host.SglangRegistry()
-        host.install(Plugin(settings, registry, ForwardMode.DECODE), registry)
+        plugin = Plugin(settings, registry, ForwardMode.DECODE)
+        host.install(plugin, registry)
+        os.register_at_fork(after_in_child=plugin.leave_behind)
     except SettingError as error:
         logger.error("trimtab stays off: %s", error)
     except Exception:

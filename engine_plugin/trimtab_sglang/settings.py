@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from trimtab_sglang.lease import Mode, ModeKind, speculate
 
 __version__ = "0.1.0"
 
@@ -14,6 +17,9 @@ MAX_LABELS = 64
 DEFAULT_SWEEP_SECONDS = 20.0
 SWEEP_SECONDS = (1.0, 600.0)
 MAX_TEXT = 256
+CREDENTIALS = ("tls_ca", "tls_cert", "tls_key", "tls_name", "token_file")
+LAST_SECONDS = (1.0, 86_400.0)
+MAX_STEPS = 64
 
 
 class PluginMode(StrEnum):
@@ -29,6 +35,53 @@ class SettingError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Credentials:
+    """What secures the connection to the controller, and who we show that we are: paths of files, not read yet.
+
+    Attributes:
+        tls_ca: `TRIMTAB_TLS_CA`: authorities (PEM) of the controller's certificate.
+        tls_cert: `TRIMTAB_TLS_CERT`: our own certificate.
+        tls_key: `TRIMTAB_TLS_KEY`: its private key.
+        tls_name: `TRIMTAB_TLS_NAME`: the name in the controller's certificate, where it is not the host's.
+        token_file: `TRIMTAB_TOKEN_FILE`: a token, or `NAME TOKEN` as in the controller's own file.
+    """
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_name: str = ""
+    token_file: str = ""
+
+    @property
+    def secure(self) -> bool:
+        """Whether TCP goes with TLS."""
+        return bool(self.tls_ca or self.tls_cert)
+
+
+def read_credentials(environ: Mapping[str, str]) -> Credentials:
+    """Credentials from the environment; `SettingError` if a certificate has no key, or a key no certificate."""
+    found = Credentials(**{name: environ.get(f"TRIMTAB_{name.upper()}", "").strip() for name in CREDENTIALS})
+    if bool(found.tls_cert) != bool(found.tls_key):
+        lacking = "TRIMTAB_TLS_KEY" if found.tls_cert else "TRIMTAB_TLS_CERT"
+        raise SettingError(f"{lacking} is missing: a certificate and its key go together")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class OnExpiry:
+    """What runs when the life of the last lease is over: that lease for `last_s` more, then `mode`.
+
+    `mode` None is the engine's own policy.
+    """
+
+    mode: Mode | None = None
+    last_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"last:{self.last_s:g}" if self.last_s else str(self.mode or "stock")
+
+
+@dataclass(frozen=True, slots=True)
 class PluginSettings:
     """The plugin's settings.
 
@@ -39,6 +92,8 @@ class PluginSettings:
         labels: `TRIMTAB_LABELS`: `key=value,key=value`.
         sweep: `TRIMTAB_SWEEP`: measure every mode with dummy requests at start-up.
         sweep_seconds: `TRIMTAB_SWEEP_SECONDS`: how long that may take.
+        on_expiry: `TRIMTAB_ON_EXPIRY`: `stock`, `last:SECONDS`, `plain_warm` (or another plain) or `speculate:STEPS`.
+        credentials: `TRIMTAB_TLS_*` and `TRIMTAB_TOKEN_FILE`.
     """
 
     mode: PluginMode = PluginMode.ACT
@@ -47,6 +102,8 @@ class PluginSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     sweep: bool = False
     sweep_seconds: float = DEFAULT_SWEEP_SECONDS
+    on_expiry: OnExpiry = OnExpiry()
+    credentials: Credentials = Credentials()
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -59,6 +116,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         labels=_labels(environ.get("TRIMTAB_LABELS", "").strip()),
         sweep=_switch("TRIMTAB_SWEEP", environ.get("TRIMTAB_SWEEP", "").strip()),
         sweep_seconds=_seconds("TRIMTAB_SWEEP_SECONDS", environ.get("TRIMTAB_SWEEP_SECONDS", "").strip()),
+        on_expiry=_on_expiry(environ.get("TRIMTAB_ON_EXPIRY", "").strip().lower()),
+        credentials=read_credentials(environ),
     )
 
 
@@ -120,6 +179,24 @@ def _seconds(variable: str, text: str) -> float:
     if not low <= seconds <= high:
         raise SettingError(f"{variable} is {text!r}; it takes seconds, {low:g} to {high:g}")
     return seconds
+
+
+def _on_expiry(text: str) -> OnExpiry:
+    kind, _, number = text.partition(":")
+    low, high = LAST_SECONDS
+    with contextlib.suppress(ValueError):
+        if text in ("", "stock"):
+            return OnExpiry()
+        if kind == "last" and low <= float(number) <= high:
+            return OnExpiry(last_s=float(number))
+        if kind == "speculate" and 1 <= int(number) <= MAX_STEPS:
+            return OnExpiry(speculate(int(number)))
+        if text.startswith("plain_"):
+            return OnExpiry(Mode(ModeKind(text)))
+    raise SettingError(
+        f"TRIMTAB_ON_EXPIRY is {text!r}; it takes stock, last:SECONDS ({low:g} to {high:g}), plain_warm, plain_cold, "
+        f"plain_native or speculate:STEPS (1 to {MAX_STEPS})"
+    )
 
 
 def _text(variable: str, text: str) -> str:

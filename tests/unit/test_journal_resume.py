@@ -16,8 +16,9 @@ from trimtab.domain import PLAIN_WARM, CostKey, Pin, modes_of, speculate
 from trimtab.policies.profile import ProfilePoint, profile_of
 from trimtab.policies.registry import policy_factory
 from trimtab.replay.verify import verify
-from trimtab.server.fleet import Seat
+from trimtab.server.audit import AuditEntry
 from trimtab.server.scribe import CHECKPOINTS_AT_A_TIME
+from trimtab.server.seat import Seat
 from trimtab.session.events import Pinned, PolicySet, Unpinned
 from trimtab.session.profiles import KeyedProfile
 from trimtab.session.state import PolicyChoice, SessionState
@@ -26,6 +27,7 @@ from trimtab.store.reading import Journal
 from trimtabpb.v1 import control_pb2 as pb
 
 PIN = Pin("p1", PLAIN_WARM, "latency", "kim")
+ORDERED = AuditEntry(TODAY_NS, "unix", "unix:", "kim@host", "Pin", {}, "OK", orders=True, engines=("a",))
 both_ends = pytest.mark.parametrize("dies", [False, True], ids=["ended", "killed"])
 
 
@@ -342,7 +344,7 @@ def test_an_order_that_there_was_no_room_for_is_in_the_next_state(tmp_path: Path
         desk.journal.writer._queue_bytes = 0
         desk.order(seat, Pinned(PIN))
         desk.journal.writer._queue_bytes = 300
-        desk.fleet.note_order("Pin", {}, ["a"])
+        desk.fleet.note_order(ORDERED)
         assert await desk.fleet.settled(before) == "its queue is full"
         desk.journal.writer._queue_bytes = 1 << 20
         desk.clock.pass_s(1.5)
