@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
 from support.fresh_cases import by_context, dear_switches, mixed_load, recovery
+from support.small_cases import load_with_runs, small_case
 from trimtab.replay.case_file import read_case
 from trimtab.replay.cases import CaseEnvironment
 from trimtab.replay.efficiency import Judge, Verdict
@@ -130,3 +132,12 @@ def test_where_a_switch_costs_as_much_as_twenty_steps_it_still_beats_every_fixed
     verdict, _ = play(dear, Judge(dear), "case")
     assert verdict.efficiency >= verdict.best_fixed_efficiency
     assert verdict.switches_per_1000_steps <= 4
+
+
+def test_where_an_interval_has_few_steps_the_looks_out_of_plain_get_rarer_all_the_same() -> None:
+    # At 30 ms a step a look takes a whole interval: the engine's way back to plain is no new state.
+    loads = [load_with_runs([1] * 4 + [0] * 60)] * 1_200
+    played = small_case(loads, {0: 30.0, 1: 45.0, 3: 75.0})
+    course = play(played, Judge(played), "case")[1]
+    stays = [len(list(group)) for mode, group in groupby(course.modes) if mode.steps == 0]
+    assert stays[-2] > 3 * stays[1]

@@ -89,6 +89,8 @@ class Planner:
         self.table = [start] * bands
         self.partners: list[int | None] = [None] * bands
         self.probe: Probe | None = None
+        # Band and mode that a whole interval's probe left: to come back there is no change of state.
+        self._left: tuple[int, int] | None = None
         self._band = 0
         self._regret_ms = np.zeros(len(self._steps))
         self._visit_ms = 0.0
@@ -132,6 +134,7 @@ class Planner:
         seen = sums.modes.get(probe.mode, 0) > 0
         if seen and probe.probability >= 1 and probe.band == scene.band:
             # The engine is in that mode now: to go back is a change like any other.
+            self._left = (probe.band, self.table[probe.band])
             self.table[probe.band] = probe.mode
             self._regret_ms[:] = 0.0
         if seen or not scene.explore or probe.band != scene.band or probe.waited + 1 >= PATIENCE_REPORTS:
@@ -160,7 +163,9 @@ class Planner:
     def _hold(self, band: int, mode: int) -> None:
         self.table[band] = mode
         self._regret_ms[:] = 0.0
-        self._clock.changed(band)
+        if self._left != (band, mode):
+            self._clock.changed(band)
+        self._left = None
         self.probe = None
 
     def _settle_elsewhere(self, scene: Scene) -> None:
@@ -261,6 +266,7 @@ class Planner:
             "table": self.table.copy(),
             "partners": self.partners.copy(),
             "probe": probe_state(self.probe),
+            "left": self._left,
             "probes": self._probes,
             "band": self._band,
             "regret_ms": self._regret_ms.tolist(),
@@ -282,5 +288,6 @@ class Planner:
         self._clock.set_state(state["clock"])
         self._switching.set_state(state["switching"])
         self.table, self.partners, self.probe = table, partners, probe_from(state["probe"])
+        self._left = None if state["left"] is None else (int(state["left"][0]), int(state["left"][1]))
         self._probes, self._band = int(state["probes"]), int(state["band"])
         self._regret_ms, self._visit_ms = np.array(regret_ms), float(state["visit_ms"])

@@ -18,11 +18,11 @@ from trimtab_sglang.lease import uniform
 
 # Outcomes of the first position that tell low from high acceptance, and steps that a time needs.
 REQUESTS_A_PROBE = 32
-SHORTEST_DWELL = 6
+SHORTEST_DWELL = 5
 LONGEST_DWELL = 16
 # The longer nothing has changed, the longer nothing will: the wait grows with the age of the present state.
 SHORTEST_WAIT_STEPS = 32
-WAIT_SHARE_OF_AGE = 1 / 8
+WAIT_SHARE_OF_AGE = 1 / 6
 # Probes may take this share of the engine's time. Out of plain, one in four may find another acceptance.
 MOST_TIME_SHARE = 0.05
 CHANCE_TO_PAY = 0.25
