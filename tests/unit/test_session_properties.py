@@ -95,8 +95,8 @@ def test_whatever_is_said_to_a_session_what_it_sends_can_be_followed(
             assert effect.lease.version >= version
             assert effect.lease.version > 0
             table = replace(effect.lease, pin=None)
-            # A pin is let go of by a lease for its mode where no policy decides.
-            assert table.modes <= {*info.modes, *(pin.mode for pin in PINS)}
+            # A pin is let go of by a lease for its mode, or what the engine says it runs, where no policy decides.
+            assert table.modes <= {*info.modes, *(pin.mode for pin in PINS), session.in_force.mode}
             assert effect.pin_remaining_s is None or effect.pin_remaining_s >= 0
             nonce, version = effect.nonce, effect.lease.version
 
