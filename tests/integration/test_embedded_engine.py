@@ -116,7 +116,7 @@ def test_a_daemon_that_is_back_while_the_last_lease_goes_on_changes_no_mode(one_
         DaemonProcess("--config", str(one_step)) as daemon,
         engine_of(daemon, on_expiry=OnExpiry(last_s=10)) as engine,
     ):
-        engine.decode_until(lambda: engine.steps_run[-1] == 1)
+        engine.decode_until(lambda: engine.steps_run[-1:] == [1])
         led_from = len(engine.steps_run)
         version = machine(engine).last_version
         daemon.stop(signal.SIGKILL)
