@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SGLANG_STAMP := .venv-sglang/.installed
 
-.PHONY: browser demo demo-sglang test test-long lint format bench proto clean
+.PHONY: browser demo demo-sglang test test-long chaos lint format bench proto clean
 
 demo: $(STAMP)
 	$(BIN)/trimtab demo
@@ -18,6 +18,10 @@ test: $(STAMP) $(SGLANG_STAMP) browser
 
 test-long: $(STAMP) $(SGLANG_STAMP)
 	$(BIN)/pytest -m long
+
+# Ten minutes on a real engine; CHAOS="--seconds 60 --seed 3" for another run.
+chaos: $(STAMP) $(SGLANG_STAMP)
+	$(BIN)/python tests/sglang/chaos.py $(CHAOS)
 
 bench: $(STAMP)
 	$(BIN)/pytest tests/bench -m bench --benchmark-enable --benchmark-sort=name -s

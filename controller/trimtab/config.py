@@ -5,10 +5,8 @@ An error names the key (`session.report_interval_ms`) and the range or the neare
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from trimtab.access_settings import Role, RoleSection, ServerSection, TlsSection, check_access
+from trimtab.access_settings import split_address as split_address
 from trimtab.domain import CostKey
 from trimtab.errors import ConfigError, DataError, PolicyError
 from trimtab.policies.registry import DEFAULT_POLICY, POLICIES, policy_factory
@@ -31,29 +31,14 @@ from trimtab.profile_file import (
 from trimtab.session.profiles import KeyedProfile
 
 OFF = "off"
-DEFAULT_METRICS_LISTEN = "127.0.0.1:9464"
+DEFAULT_METRICS_LISTEN = ServerSection().metrics_listen
 REPORT_INTERVAL_MS = (100, 5000)
 LEASE_TTL_S = (0.5, 60.0)
 JOURNAL_MAX_MB = (1, 1_048_576)
 JOURNAL_MAX_AGE_DAYS = (0.01, 3650.0)
+MAX_ENGINES = (1, 65_536)
 # sun_path of a Unix socket address holds 108 bytes, the last of them 0.
 MAX_SOCKET_PATH_BYTES = 107
-
-
-class ServerSection(msgspec.Struct, frozen=True):
-    """Where the daemon listens.
-
-    Attributes:
-        socket: Path of the Unix socket; empty for the default path.
-        listen: HOST:PORT to listen on besides, loopback only; empty for none.
-        socket_group: Group that may use the socket; empty for the daemon's user alone.
-        metrics_listen: HOST:PORT of /metrics, or "off".
-    """
-
-    socket: str = ""
-    listen: str = ""
-    socket_group: str = ""
-    metrics_listen: str = DEFAULT_METRICS_LISTEN
 
 
 class SessionSection(msgspec.Struct, frozen=True):
@@ -112,13 +97,14 @@ class Settings(msgspec.Struct, frozen=True):
     profile: tuple[ProfileSection, ...] = ()
 
 
-# Tables by name, and the one that may come several times.
+# Tables by name, tables within them, and the one that may come several times.
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "server": ServerSection,
     "session": SessionSection,
     "policy": PolicySection,
     "journal": JournalSection,
 }
+INNER: dict[str, type[msgspec.Struct]] = {"server.tls": TlsSection, "server.role": RoleSection}
 PROFILES = "profile"
 
 
@@ -159,7 +145,7 @@ def default_state_directory(environ: Mapping[str, str] | None = None, uid: int |
 
 
 def load_tables(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, not yet checked, with the paths of profiles as seen from here.
+    """The tables of a TOML file, not yet checked, with the paths of files as seen from here.
 
     Raises:
         ConfigError: The file cannot be read or is not TOML; the path is the error's key.
@@ -173,11 +159,19 @@ def load_tables(path: Path) -> dict[str, Any]:
 
 
 def _seen_from_here(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
-    profiles = tables.get(PROFILES)
-    for profile in profiles if isinstance(profiles, list) else []:
-        if isinstance(profile, dict) and isinstance(profile.get("file"), str) and profile["file"]:
-            profile["file"] = str(folder / profile["file"])
+    server = tables.get("server")
+    server = server if isinstance(server, dict) else {}
+    for table, keys in ((tables.get(PROFILES), ("file",)), (server.get("role"), ("token_file",))):
+        for entry in table if isinstance(table, list) else []:
+            _complete_paths(entry, keys, folder)
+    _complete_paths(server.get("tls"), TlsSection.__struct_fields__, folder)
     return tables
+
+
+def _complete_paths(table: Any, keys: Iterable[str], folder: Path) -> None:
+    for key in keys if isinstance(table, dict) else ():
+        if isinstance(table.get(key), str) and table[key]:
+            table[key] = str(folder / table[key])
 
 
 def make_settings(tables: Mapping[str, Any]) -> Settings:
@@ -191,6 +185,8 @@ def make_settings(tables: Mapping[str, Any]) -> Settings:
         settings = msgspec.convert(tables, type=Settings)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
+        if problem.startswith("Invalid enum value"):
+            problem = f"{problem.removeprefix('Invalid enum value ')} is no role; there are: {', '.join(Role)}"
         raise ConfigError(place.strip("`$.") or "settings", problem[:1].lower() + problem[1:]) from error
     _check_values(settings)
     return settings
@@ -229,20 +225,6 @@ def render_settings(settings: Settings) -> str:
     return "\n".join(f"{key} = {_toml(value)}" for key, value in flat if key != PROFILES or value)
 
 
-def split_address(key: str, address: str) -> tuple[str, int]:
-    """Host and port of HOST:PORT or [IPV6]:PORT.
-
-    Raises:
-        ConfigError: It is neither; `key` is named.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
-        raise ConfigError(key, f"{address!r} is not HOST:PORT")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ConfigError(key, f"{address!r} is not HOST:PORT; write an IPv6 address as [ADDRESS]:PORT")
-    return host.strip("[]"), int(port)
-
-
 def _check_keys(tables: Mapping[str, Any]) -> None:
     for name, table in tables.items():
         if _nearest_known(name, (*SECTIONS, PROFILES)) == PROFILES:
@@ -257,8 +239,13 @@ def _check_keys(tables: Mapping[str, Any]) -> None:
 def _check_table(name: str, table: Any, section: type[msgspec.Struct]) -> None:
     if not isinstance(table, Mapping):
         raise ConfigError(name, "must be a table")
-    for key in table:
+    for key, value in table.items():
         _nearest_known(key, section.__struct_fields__, name)
+        inner = INNER.get(f"{name}.{key}")
+        if inner is not None:
+            entries = value if isinstance(value, list) else [value]
+            for i, entry in enumerate(entries):
+                _check_table(f"{name}.{key}[{i}]" if isinstance(value, list) else f"{name}.{key}", entry, inner)
 
 
 def _nearest_known(key: str, known: Iterable[str], section: str = "") -> str:
@@ -283,8 +270,8 @@ def _check_values(settings: Settings) -> None:
         raise ConfigError(
             "server.socket", f"longer than the {MAX_SOCKET_PATH_BYTES} bytes of a socket path: shorten it"
         )
-    if server.listen:
-        _check_loopback("server.listen", server.listen)
+    check_access(server)
+    _check_range("server.max_engines", server.max_engines, *MAX_ENGINES)
     if server.metrics_listen != OFF:
         split_address("server.metrics_listen", server.metrics_listen)
     _check_policy(settings.policy)
@@ -293,20 +280,6 @@ def _check_values(settings: Settings) -> None:
 def _check_range(key: str, value: float, low: float, high: float) -> None:
     if not math.isfinite(value) or not low <= value <= high:
         raise ConfigError(key, f"must be {low:g} to {high:g}, is {value:g}")
-
-
-def _check_loopback(key: str, address: str) -> None:
-    host, _ = split_address(key, address)
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise ConfigError(
-            key,
-            f"{host!r} is not a loopback address; TCP is for this machine only, since there is no TLS yet: "
-            "use 127.0.0.1:PORT, or the socket",
-        )
 
 
 def _check_policy(policy: PolicySection) -> None:

@@ -18,6 +18,7 @@ from trimtab_sglang.lease import (
     Mode,
     ModeKind,
     Pin,
+    StepRange,
     TableEntry,
     check_lease,
     modes_of,
@@ -26,18 +27,22 @@ from trimtab_sglang.lease import (
 
 __all__ = [
     "PLAIN_COLD", "PLAIN_NATIVE", "PLAIN_WARM", "CostKey", "DepthCounts", "EngineInfo", "EngineKey", "InForce", "Lease",
-    "LeaseError", "Mode", "ModeKind", "Pin", "RankStep", "Report", "Source", "StepFlag", "StepRow", "TableEntry",
-    "check_lease", "modes_of", "speculate",
+    "LeaseError", "Mode", "ModeKind", "Pin", "RankStep", "Report", "Source", "StepFlag", "StepRange", "StepRow",
+    "TableEntry", "check_lease", "modes_of", "speculate",
 ]  # fmt: skip
 
 
 class Source(StrEnum):
-    """Who decides about the mode that an engine runs."""
+    """Who decides about the mode that an engine runs.
+
+    EXPIRY is the engine's operator: the mode set for the time after the last lease.
+    """
 
     STOCK = "stock"
     LEASE = "lease"
     PIN = "pin"
     FUSE = "fuse"
+    EXPIRY = "expiry"
 
 
 class StepFlag(IntFlag):
@@ -128,7 +133,11 @@ class RankStep:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an engine tells every report interval. `ranks` are all at the same step; empty for a single rank."""
+    """What an engine tells every report interval.
+
+    `ranks` are all at the same step; empty for a single rank. When `resets` grows, what was learned of acceptance is
+    void.
+    """
 
     seq: int
     now_ns: int
@@ -142,6 +151,9 @@ class Report:
     running_requests: int = 0
     ranks: tuple[RankStep, ...] = ()
     stale_resumes: int = 0
+    resets: int = 0
+    reset_reason: str = ""
+    weight_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -210,6 +222,7 @@ class EngineInfo:
         pin: Pin that the engine holds, with `pin_remaining_s` (None: until released).
         cost_key: What its step times depend on.
         kv_capacity_tokens: Tokens that its KV cache holds; 0 if unknown.
+        resets: Times that what was learned of it stopped to hold, since its process started.
     """
 
     key: EngineKey
@@ -229,3 +242,4 @@ class EngineInfo:
     last_lease_version: int = 0
     cost_key: CostKey = CostKey()
     kv_capacity_tokens: int = 0
+    resets: int = 0

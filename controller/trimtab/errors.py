@@ -33,6 +33,10 @@ class NotOfferedError(TrimtabError):
     """The engine cannot run what was asked for."""
 
 
+class NoSuchModeError(NotOfferedError):
+    """The engine was started without the mode that was asked for."""
+
+
 class PolicyError(TrimtabError):
     """An unknown policy, or parameters that it does not take."""
 

@@ -6,17 +6,19 @@ import os
 import platform
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trimtab_sglang.footprint import UNKNOWN_COST, CandidateCost, candidate_cost
 from trimtab_sglang.lease import PLAIN_NATIVE, Mode, modes_of
 from trimtab_sglang.plain_offer import NOTHING_OFFERED, PlainOffer
+from trimtab_sglang.startup_check import Outcome, judge, start_settings
 from trimtab_sglang.topology import topology_reasons
 
 
 @dataclass(frozen=True, slots=True)
 class HookStatus:
-    """One place in SGLang and whether our hook is in it."""
+    """One place in SGLang and whether our hook is in it; without an `optional` one the plugin acts all the same."""
 
     target: str
     applied: bool
@@ -64,6 +66,7 @@ class EngineFacts:
     max_running_requests: int = 0
     kv_capacity_tokens: int = 0
     device_name: str = ""
+    candidate_cost: CandidateCost = UNKNOWN_COST
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     plain: PlainOffer = NOTHING_OFFERED
 
@@ -94,6 +97,7 @@ def read_facts(
     candidate_steps: Sequence[int] | None,
     graph_sizes: Sequence[int] | None,
     plain: PlainOffer = NOTHING_OFFERED,
+    candidate_bytes: int = 0,
 ) -> EngineFacts:
     """The facts of a complete scheduler.
 
@@ -102,6 +106,7 @@ def read_facts(
         candidate_steps: Steps of the policy that we decorate; None where SGLang built none.
         graph_sizes: Sizes with captured graphs as that policy was told, or None.
         plain: Plain modes besides zero steps.
+        candidate_bytes: Device memory that building the candidates took, as far as it was measured.
     """
     server = server_settings(scheduler.server_args)
     return EngineFacts(
@@ -115,7 +120,21 @@ def read_facts(
         kv_capacity_tokens=int(getattr(scheduler, "max_total_num_tokens", 0) or 0),
         device_name=device_name(str(server.get("device") or "")),
         plain=plain,
+        candidate_cost=candidate_cost(scheduler, candidate_steps or (), candidate_bytes),
     )
+
+
+def bare_facts(scheduler: Any) -> EngineFacts:
+    """What can be said of a scheduler that could not be read: its version and place, as far as they are known."""
+    try:
+        server = server_settings(scheduler.server_args)
+    except Exception:  # noqa: BLE001 - the reason why it could not be read may be just here
+        server = {}
+    try:
+        ranks = read_ranks(scheduler, server)
+    except Exception:  # noqa: BLE001
+        ranks = Ranks()
+    return EngineFacts(sglang_version=sglang_version(), ranks=ranks, server=server)
 
 
 def sglang_version() -> str:
@@ -231,7 +250,11 @@ def reasons_to_observe(
     if not known_version:
         reasons.append(f"SGLang {facts.sglang_version} is not one that this plugin was tried with")
     reasons += topology_reasons(facts.ranks, facts.server, dp_attention, os.environ)
-    if facts.plain.native or (facts.adaptive and len(facts.candidate_steps) > 1):
+    if facts.adaptive and len(facts.candidate_steps) > 1:
+        # SGLang built the states, so what the ranks do is judged by their own rule.
+        verdict = judge(replace(start_settings(facts.server, facts.candidate_steps), dp_attention=False))
+        return reasons if verdict.acts or facts.plain.native else [*reasons, verdict.reason]
+    if facts.plain.native:
         return reasons
     if facts.adaptive:
         reasons.append(f"only one candidate step count: {list(facts.candidate_steps)}")
@@ -247,4 +270,6 @@ def _why_not_adaptive(facts: EngineFacts) -> str:
         return "the server runs without speculative decoding"
     if facts.server.get("speculative_adaptive"):
         return "SGLang did not build its adaptive policy, or another plugin replaced it"
-    return "the server runs without --speculative-adaptive, so there is one step count only"
+    verdict = judge(start_settings(facts.server))
+    why = f" ({verdict.reason})" if verdict.outcome is Outcome.REFUSE_ADAPTIVE else ""
+    return f"the server runs without --speculative-adaptive, so there is one step count only{why}"

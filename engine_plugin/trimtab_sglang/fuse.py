@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -23,14 +24,18 @@ class Fuse:
         self.reason = ""
         self._on_blow = on_blow
 
-    def blow(self, where: str, error: BaseException) -> None:
-        """Give up after `error` in `where`: from now on the plugin does nothing but get out of the way."""
+    def blow(self, where: str, error: BaseException, hand_over: Callable[[str], None] | None = None) -> None:
+        """Give up after `error` in `where`: from now on the plugin does nothing but get out of the way.
+
+        `hand_over` takes the place of `on_blow` where another thread than the scheduler's gives up.
+        """
         if self.blown:
             return
         self.blown = True
         self.reason = f"{where}: {type(error).__name__}: {error}"[:500]
         try:
-            self._on_blow(self.reason)
-            logger.error("trimtab gave up, the engine's own policy rules: %s", self.reason, exc_info=error)
+            (hand_over or self._on_blow)(self.reason)
         except Exception:  # noqa: BLE001 - the scheduler thread comes first, whatever went wrong here
-            self.blown = True
+            self.reason += ", and handing over failed"
+        with contextlib.suppress(Exception):
+            logger.error("trimtab gave up, the engine's own policy rules: %s", self.reason, exc_info=error)

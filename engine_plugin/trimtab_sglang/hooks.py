@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab_sglang import together
 from trimtab_sglang.facts import server_settings
-from trimtab_sglang.ranks import Command, apply, take_commands
+from trimtab_sglang.footprint import free_device_bytes
+from trimtab_sglang.ranks import Command, Order, apply, take_commands
 
 if TYPE_CHECKING:
     from trimtab_sglang.plugin import Plugin
@@ -48,6 +49,35 @@ def after_cuda_graphs(plugin: Plugin) -> Hook:
     return hook
 
 
+def after_reset(plugin: Plugin, what: str) -> Hook:
+    """Note that what was learned of the engine no longer holds. Whether SGLang succeeded is not asked: half may."""
+    fuse, resets = plugin.fuse, plugin.resets
+
+    def hook(result: Any, owner: Any, request: Any = None, *args: Any, **kwargs: Any) -> None:
+        if fuse.blown:
+            return
+        try:
+            resets.note(what, getattr(request, "weight_version", None))
+        except Exception as error:  # noqa: BLE001
+            fuse.blow("noting a reset", error)
+
+    return hook
+
+
+def wrap_init_states(plugin: Plugin, original: Hook) -> Hook:
+    """Measure what building the candidates takes."""
+
+    def init_states(self: Any, cuda_graph_bs: list[int] | None = None) -> Any:
+        before = free_device_bytes()
+        returned = original(self, cuda_graph_bs)
+        after = free_device_bytes()
+        if before is not None and after is not None:
+            plugin.candidate_bytes = max(0, before - after)
+        return returned
+
+    return init_states
+
+
 def wrap_pull(plugin: Plugin, original: Hook) -> Hook:
     """Append due commands to the requests of this iteration, on the speaking rank."""
     if plugin.team is not None:
@@ -59,14 +89,19 @@ def wrap_pull(plugin: Plugin, original: Hook) -> Hook:
         requests: list[Any] | None = original(self)
         # Deadlines are looked at with the clock of the newest result: reading it anew at every iteration
         # would be for idle ones, and those run no mode.
-        if requests is None or (not posted and recorder.now_ns < mailbox.next_deadline_ns) or fuse.blown:
+        if requests is None or (not posted and recorder.now_ns < mailbox.next_deadline_ns):
             return requests
         try:
+            # Also with a blown fuse: somebody has to say so.
             if not plugin.started:
                 plugin.start()
-            return [*requests, *mailbox.collect(clock())]
+            due = mailbox.collect(clock())
+            if fuse.blown:
+                due = [command for command in due if command.order is Order.FALL_BACK]
+            return [*requests, *due]
         except Exception as error:  # noqa: BLE001
             fuse.blow("collecting commands", error)
+            posted.clear()
             return requests
 
     return _pull_raw_reqs

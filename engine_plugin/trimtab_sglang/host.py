@@ -19,6 +19,7 @@ from trimtab_sglang import dp_attention, hooks, plain_check
 from trimtab_sglang.facts import HookStatus, sglang_version
 from trimtab_sglang.policy import leased_policy_class
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
+from trimtab_sglang.startup_check import Outcome, judge, start_settings
 from trimtab_sglang.topology import SUPPORT
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class HookPlace:
         build: Makes the hook for a plugin; for "around" takes the original as well and makes the method.
         parameters: What the target takes, by name; a target that takes anything else is not hooked.
         acting_only: Not needed to observe.
-        optional: Not needed to act: without it native plain is not offered.
+        optional: Not needed to act; a SGLang may lack the place.
     """
 
     target: str
@@ -78,6 +79,19 @@ class HookPlace:
 
 MANAGERS = "sglang.srt.managers"
 COMPONENTS = f"{MANAGERS}.scheduler_components"
+UPDATER = f"{COMPONENTS}.weight_updater.SchedulerWeightUpdaterManager"
+# What makes everything learned of the engine out of date.
+RESETS = {
+    f"{UPDATER}.update_weights_from_disk": "weights updated",
+    f"{UPDATER}.update_weights_from_distributed": "weights updated",
+    f"{UPDATER}.update_weights_from_tensor": "weights updated",
+    f"{UPDATER}.update_weights_from_ipc": "weights updated",
+    f"{UPDATER}.end_weight_update": "weights updated",
+    f"{UPDATER}.resume_memory_occupation": "memory released and resumed",
+    f"{MANAGERS}.scheduler.Scheduler.load_lora_adapter": "LoRA adapter loaded",
+    f"{MANAGERS}.scheduler.Scheduler.load_lora_adapter_from_tensors": "LoRA adapter loaded",
+    f"{MANAGERS}.scheduler.Scheduler.unload_lora_adapter": "LoRA adapter unloaded",
+}
 HOOK_TABLE: tuple[HookPlace, ...] = (
     HookPlace(f"{MANAGERS}.scheduler.Scheduler.__init__", HookKind.AFTER, hooks.after_scheduler_init),
     HookPlace(
@@ -114,6 +128,18 @@ HOOK_TABLE: tuple[HookPlace, ...] = (
         ("self", "batch", "result"),
     ),
     HookPlace("sglang.srt.mem_cache.common.release_kv_cache", HookKind.BEFORE, hooks.before_release),
+    HookPlace(
+        "sglang.srt.speculative.adaptive_runtime_state.AdaptiveController.init_states",
+        HookKind.AROUND,
+        hooks.wrap_init_states,
+        ("self", "cuda_graph_bs"),
+        acting_only=True,
+        optional=True,
+    ),
+    *(
+        HookPlace(target, HookKind.AFTER, partial(hooks.after_reset, what=what), optional=True)
+        for target, what in RESETS.items()
+    ),
 )
 # Only where the operator wants to act under data-parallel attention.
 DP_ATTENTION_TABLE: tuple[HookPlace, ...] = (
@@ -159,16 +185,21 @@ def _replace_policy(plugin: Plugin, registry: Registry) -> None:
 
 
 def hook_status(registry: Registry, settings: PluginSettings) -> list[HookStatus]:
-    """Every place that is to be hooked and whether our hook is in it."""
-    acting = settings.mode is PluginMode.ACT
-    targets: list[tuple[str, tuple[str, ...] | None, bool]] = [(POLICY_CLASS, None, False)] if acting else []
-    targets += [(place.target, place.parameters, place.optional) for place in places(settings)]
-    status = []
-    for target, parameters, optional in targets:
-        unfit = _unfit(registry, target, parameters)
-        applied = not unfit and registry.applied(target)
-        status.append(HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it"), optional))
-    return status
+    """Every place that is to be hooked and whether our hook is in it; optional ones only where SGLang has them."""
+    status = [_status(registry, POLICY_CLASS)] if settings.mode is PluginMode.ACT else []
+    return status + [
+        _status(registry, place.target, place.parameters, place.optional)
+        for place in places(settings)
+        if not place.optional or not _unfit(registry, place.target)
+    ]
+
+
+def _status(
+    registry: Registry, target: str, parameters: tuple[str, ...] | None = None, optional: bool = False
+) -> HookStatus:
+    unfit = _unfit(registry, target, parameters)
+    applied = not unfit and registry.applied(target)
+    return HookStatus(target, applied, unfit or ("" if applied else "SGLang did not apply it"), optional)
 
 
 def _unfit(registry: Registry, target: str, parameters: tuple[str, ...] | None = None) -> str:
@@ -247,6 +278,33 @@ WOULD_BE_REFUSED = (
 )
 
 
+def server_check(flags: Sequence[str]) -> dict[str, Any]:
+    """The verdict on a server that would be started with these flags; no weights are loaded.
+
+    Raises:
+        ImportError: SGLang is not installed.
+        SystemExit: A flag that this SGLang does not know.
+    """
+    from sglang.srt.server_args import ServerArgs
+    from sglang.srt.speculative.adaptive_spec_params import resolve_candidate_steps_from_config
+
+    parser = argparse.ArgumentParser(prog="python -m sglang.launch_server", add_help=False)
+    ServerArgs.add_cli_args(parser)
+    if "--config" in flags:
+        from sglang.srt.utils.server_args_config_parser import ConfigArgumentMerger
+
+        flags = ConfigArgumentMerger(parser).merge_config_with_args(list(flags))
+    server = vars(parser.parse_args(list(flags)))
+    steps = resolve_candidate_steps_from_config(server.get("speculative_adaptive_config"))
+    verdict = judge(start_settings(server, steps))
+    reserved = 2 * (max(steps) + 1) if verdict.acts else 0
+    return {
+        **asdict(verdict),
+        "adaptive_asked_for": bool(server.get("speculative_adaptive")),
+        "reserved_kv_tokens": reserved,
+    }
+
+
 def self_check() -> dict[str, Any]:
     """Load SGLang's plugins in this process, as its server does, and say what is in place."""
     settings, problem = None, ""
@@ -294,6 +352,21 @@ def render(check: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def render_server(check: dict[str, Any]) -> str:
+    """The verdict on a server, for people."""
+    lines = [f"A server with these flags: {check['outcome']}" + (f": {check['reason']}" if check["reason"] else "")]
+    if check["fits"] and check["outcome"] in (Outcome.OK, Outcome.TRIM):
+        lines.append(f"  steps under control: {', '.join(map(str, check['fits']))}")
+        lines.append(f"  KV tokens kept free by each running request, in plain as well: {check['reserved_kv_tokens']}")
+    if check["needs_rows"]:
+        lines.append(f"  rows of logits that the widest graph writes: {check['needs_rows']}")
+    if not check["adaptive_asked_for"]:
+        lines.append("  --speculative-adaptive is missing: the server would run fixed steps")
+    if check["offers_plain"]:
+        lines.append("  native plain decoding does not depend on any of this")
+    return "\n".join(lines)
+
+
 def _render_hook(hook: dict[str, Any]) -> str:
     return f"  {'hooked ' if hook['applied'] else 'MISSING'} {hook['target']}" + (
         f": {hook['reason']}" if hook["reason"] else ""
@@ -305,15 +378,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trimtab_sglang.host", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print data")
     plain_check.add_options(parser)
+    parser.add_argument(
+        "--server", nargs=argparse.REMAINDER, metavar="FLAG", help="judge a server with these flags, before it starts"
+    )
     options = parser.parse_args(arguments)
+    if options.server is not None:
+        return _print_server_check(options.server, options.json)
     try:
         plain = plain_check.expected(options)
     except ValueError as error:
         parser.error(str(error))
     check = self_check() | {"plain": plain_check.as_json(plain)}
     print(json.dumps(check, indent=2) if options.json else "\n".join([render(check), *plain_check.render(plain)]))
-    healthy = check["version_known"] and not check["problem"] and all(hook["applied"] for hook in check["hooks"])
+    healthy = (
+        check["version_known"]
+        and not check["problem"]
+        and all(hook["applied"] or hook.get("optional", False) for hook in check["hooks"])
+    )
     return 0 if healthy else 1
+
+
+def _print_server_check(flags: Sequence[str], as_json: bool) -> int:
+    """Exit status 1 if its steps would not be under control."""
+    try:
+        check = server_check(flags)
+    except ImportError:
+        print("SGLang is not installed in this environment: install Trimtab beside it.")
+        return 1
+    except (OSError, ValueError) as error:
+        print(f"The flags cannot be used: {error}")
+        return 1
+    print(json.dumps(check, indent=2) if as_json else render_server(check))
+    return 0 if check["outcome"] in (Outcome.OK, Outcome.TRIM) and check["adaptive_asked_for"] else 1
 
 
 if __name__ == "__main__":

@@ -85,13 +85,34 @@ class TableEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRange:
+    """Numbers of drafts a step, both ends included. Every kind of plain decoding has 0."""
+
+    min_steps: int
+    max_steps: int
+
+    def __contains__(self, mode: Mode) -> bool:
+        return self.min_steps <= mode.steps <= self.max_steps
+
+    def __str__(self) -> str:
+        return f"steps {self.min_steps}-{self.max_steps}"
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
-    """An operator's order: it goes before every table and outlives the lease that brought it."""
+    """An operator's order: it goes before every table and outlives the lease that brought it.
+
+    With a `range` it leaves the choice among those steps to the lease's table; `mode` is what runs without one.
+    """
 
     id: str
     mode: Mode
     reason: str = ""
     owner: str = ""
+    range: StepRange | None = None
+
+    def __str__(self) -> str:
+        return str(self.range or self.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +130,8 @@ class Lease:
         life_steps: Decode launches that the lease lasts whatever the clock of the speaking rank says.
         pin: Operator's order, or None to release one.
         reason: For people.
+        then: What runs when its life is over; None for the engine's own policy. The engine's operator says so
+            (`TRIMTAB_ON_EXPIRY`), never the controller.
     """
 
     version: int
@@ -121,6 +144,7 @@ class Lease:
     life_steps: int = 1_000_000
     pin: Pin | None = None
     reason: str = ""
+    then: Mode | None = None
 
     @property
     def modes(self) -> frozenset[Mode]:
@@ -134,7 +158,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where a mode came from: the lease and its table entry, or a pin (version 0, entry -1)."""
+    """Where a mode came from: the lease and its table entry; version 0 and entry -1 for a pin or a standby mode."""
 
     mode: Mode
     lease_version: int = 0
@@ -161,6 +185,8 @@ def check_lease(lease: Lease) -> None:
     _require(lease.life_steps > 0, "life_steps", f"must be at least 1, is {lease.life_steps}")
     _require(bool(lease.table) or lease.pin is not None, "table", "is empty and there is no pin")
     _check_table(lease.table)
+    if lease.pin is not None and lease.pin.range is not None:
+        _check_range(lease.modes, lease.pin.range)
 
 
 def _check_table(table: tuple[TableEntry, ...]) -> None:
@@ -171,6 +197,12 @@ def _check_table(table: tuple[TableEntry, ...]) -> None:
     _require(not edges or edges[-1] <= MAX_BATCH_SIZE, "table", f"goes beyond {MAX_BATCH_SIZE}")
     for entry in table:
         _check_probabilities(entry)
+
+
+def _check_range(modes: Iterable[Mode], allowed: StepRange) -> None:
+    _require(allowed.min_steps <= allowed.max_steps, "pin.range", f"is empty: {allowed}")
+    outside = sorted(mode for mode in modes if mode not in allowed)
+    _require(not outside, "pin.range", f"is {allowed}, but the lease has {', '.join(map(str, outside))}")
 
 
 def _check_probabilities(entry: TableEntry) -> None:
@@ -217,6 +249,7 @@ class LeaseMachine:
         mean: Running mean of the batch size, which reads the table.
         lease: Lease in force, or None.
         pin: Pin in force, or None.
+        standby: What runs since the life of the last lease was over; None for the engine's own policy.
         choice: Where the mode of the last `choose` came from; None where it was the engine's own policy.
         switches: Changes of mode under leases and pins so far.
         last_version: Highest lease version ever adopted.
@@ -224,17 +257,19 @@ class LeaseMachine:
     """
 
     __slots__ = (
-        "_band", "_changed_at", "_edges", "_expiry", "_high", "_low", "_mode", "_review_at", "_weight", "choice",
-        "fallen_back", "last_version", "lease", "mean", "pin", "step", "switches",
+        "_band", "_changed_at", "_edges", "_expiry", "_high", "_idle", "_low", "_mode", "_review_at",
+        "_weight", "choice", "fallen_back", "last_version", "lease", "mean", "pin", "standby", "step", "switches",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.step = 0
         self.lease: Lease | None = None
         self.pin: Pin | None = None
+        self.standby: Mode | None = None
         self.switches = 0
         self.last_version = 0
         self.fallen_back = ""
+        self._idle = True
         self._edges: tuple[int, ...] = ()
         self._weight = 1.0
         self.mean = 0.0
@@ -260,12 +295,10 @@ class LeaseMachine:
         """The mode of this decode launch, or None for the engine's own policy."""
         step = self.step = self.step + 1
         mean = self.mean = self.mean + self._weight * (batch_size - self.mean)
-        # Without lease and pin the bounds hold no mean, so the common case is looked at first.
+        # Where nothing is in force the bounds hold no mean, so the common case is looked at first.
         if self._low <= mean < self._high and step < self._review_at:
             return self._mode
-        if self.lease is None and self.pin is None:
-            return None
-        return self._review(batch_size)
+        return None if self._idle else self._review(batch_size)
 
     def choose_again(self, batch_size: int, step: int, mean: float) -> Mode | None:
         """The choice of a `choose` that failed, made once more from the `step` and `mean` before it."""
@@ -299,7 +332,7 @@ class LeaseMachine:
         # Before anything changes: a call that fails here can be made again.
         edges = tuple(entry.min_batch_size for entry in lease.table)
         self.pin = lease.pin
-        self.lease = lease if lease.table else None
+        self.lease, self.standby = (lease if lease.table else None), None
         # A new table is read afresh: with the hysteresis of the old band kept, simulation loses a percent in
         # phases whose batch wanders across an edge.
         self._edges, self._band = edges, -1
@@ -311,12 +344,17 @@ class LeaseMachine:
         """The life of this lease version is over; False if another one is in force."""
         if self.lease is None or self.lease.version != version:
             return False
-        self.release()
+        self._outlive(self.lease)
         return True
 
     def release(self) -> None:
-        """Drop the lease; a pin stays."""
-        self.lease = None
+        """Drop the lease, and what runs in place of one; a pin stays."""
+        self.lease = self.standby = None
+        self._settle()
+
+    def _outlive(self, lease: Lease) -> None:
+        """The life of the lease in force is over."""
+        self.lease, self.standby = None, lease.then
         self._settle()
 
     def drop_pin(self, pin_id: str) -> bool:
@@ -335,7 +373,8 @@ class LeaseMachine:
 
     def _settle(self) -> None:
         """After a change of lease or pin: look again at the next launch."""
-        if self.lease is None and self.pin is None:
+        self._idle = self.lease is None and self.pin is None and self.standby is None
+        if self._idle:
             self._forget()
         self._low, self._high = math.inf, -math.inf
 
@@ -351,19 +390,22 @@ class LeaseMachine:
     def _review(self, batch_size: int) -> Mode | None:
         """The slow path: something other than the next step of the same band may be due."""
         if self.lease is not None and self.step >= self._expiry:
-            self.release()
+            self._outlive(self.lease)
         if self._mode is None:
             # A mean that nothing went into before. Also under a pin: the table may follow it.
             self.mean = float(batch_size)
-        if self.pin is not None:
-            self._follow_pin(self.pin)
+        if self.pin is not None and (self.pin.range is None or self.lease is None):
+            self._stay_at(self.pin.mode)
+        elif self.standby is not None:
+            self._stay_at(self.standby)
         elif self.lease is not None:
             self._find_band(self.lease.hysteresis)
             self._follow_entry(self.lease, self.lease.table[self._band])
         return self._mode
 
-    def _follow_pin(self, pin: Pin) -> None:
-        self._set_mode(Choice(pin.mode))
+    def _stay_at(self, mode: Mode) -> None:
+        """Run one mode at every batch size."""
+        self._set_mode(Choice(mode))
         self._low, self._high = -math.inf, math.inf
         self._review_at = self._expiry if self.lease is not None else NEVER
 

@@ -7,26 +7,32 @@ thread does, when it collects the mailbox.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import grpc
 
 from trimtab_sglang import messages
+from trimtab_sglang.channel import open_channel, shown
+from trimtab_sglang.desk import LeaseDesk
 from trimtab_sglang.facts import EngineFacts
-from trimtab_sglang.lease import NEVER, Lease, LeaseError, Mode
+from trimtab_sglang.guard import Guard
+from trimtab_sglang.lease import Mode
+from trimtab_sglang.pace import Pace
 from trimtab_sglang.policy import MODES_BY_STEPS
-from trimtab_sglang.ranks import Command, Order, Posted
+from trimtab_sglang.quiet import QuietLog
 from trimtab_sglang.recorder import Launch
-from trimtab_sglang.rows import RowMaker
+from trimtab_sglang.rows import Row, RowMaker
 from trimtab_sglang.sampling import sample_scheduler
-from trimtab_sglang.settings import default_engine_id
+from trimtab_sglang.settings import MAX_TEXT, default_engine_id
 from trimtab_sglang.shared_words import disagree
 from trimtabpb.v1 import control_pb2 as pb
 from trimtabpb.v1 import control_pb2_grpc as pb_grpc
@@ -42,15 +48,19 @@ MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 5.0
 LOOK_S = 0.1
 RETRY_S = (0.25, 0.5, 1.0)
 MAX_ROWS = 4096
-# Messages that the controller has not read yet. Beyond that rows stay in the ring, which is bounded.
+MAX_ROW_BYTES = 512
+MAX_BYTES = 4 << 20
+# Rows are looked at this often, also where reports are due less often.
+WATCH_S = 0.25
+# Messages that the controller has not read yet. Beyond that rows wait, and nothing more is read from it.
 MAX_UNSENT = 8
-# Faster than any engine steps: the clock of the speaking rank ends a lease long before.
-MAX_STEPS_PER_S = 20_000
+MAX_UNREAD_S = 10.0
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.max_receive_message_length", 4 << 20),
-    ("grpc.max_send_message_length", 4 << 20),
+    # The largest lease has a tenth of it; to read more would hold up the scheduler.
+    ("grpc.max_receive_message_length", 256 << 10),
+    ("grpc.max_send_message_length", MAX_BYTES),
     ("grpc.enable_retries", 0),
 )
 
@@ -62,11 +72,13 @@ class Link:
 
     Attributes:
         has_controller: Whether a controller said Welcome on the stream that is open.
+        credentials: How the connection is secured.
     """
 
-    def __init__(self, plugin: Plugin, facts: EngineFacts) -> None:
+    def __init__(self, plugin: Plugin, facts: EngineFacts, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._plugin = plugin
         self._facts = facts
+        self._clock_ns = clock_ns
         port = facts.server.get("port")
         self._engine_id = plugin.settings.engine_id or default_engine_id(port if isinstance(port, int) else None)
         self._team = team = plugin.team
@@ -74,24 +86,35 @@ class Link:
         self._rows = RowMaker(
             plugin.recorder, facts.graph_batch_sizes, self._mode_of, team.table_size_at if team is not None else None
         )
-        self._modes = frozenset(facts.modes)
+        self._pending: deque[Row] = deque(maxlen=MAX_ROWS)
+        self._guard = Guard()
+        self._resets = plugin.resets.count
+        self._desk = LeaseDesk(plugin, facts.modes, plugin.settings.on_expiry)
+        # Leases come in on one of our threads, and the guard speaks on the other.
+        self._desk_lock = threading.Lock()
+        self._log = QuietLog(logger)
         self._stop = threading.Event()
         self._stream: _Stream | None = None
         self._last_problem = ""
+        self.credentials = plugin.settings.credentials
         self.has_controller = False
         self._thread = threading.Thread(target=self._run, name="trimtab-link", daemon=True)
         self._pid = os.getpid()
 
     def start(self) -> None:
         """Start the thread. Called once, in the process of the scheduler."""
+        atexit.register(self.stop)
         self._thread.start()
 
     def stop(self, timeout_s: float = 1.0) -> None:
-        """Say goodbye and end the thread; waits `timeout_s` at most."""
+        """Say goodbye and end the thread; waits `timeout_s` at most. Nothing happens in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        atexit.unregister(self.stop)
         self._stop.set()
         if self._stream is not None:
             self._stream.finish()
-        if os.getpid() == self._pid:
+        if self._thread.ident is not None:
             self._thread.join(timeout_s)
 
     def _mode_of(self, draft_tokens: int | None) -> Mode:
@@ -103,30 +126,57 @@ class Link:
             try:
                 if attempt:
                     self._forget_rows()
+                self._desk.begin()
                 stream = self._stream = _Stream(self._plugin.settings.controller, self)
                 attempt = 0 if stream.serve(self._stop) else attempt + 1
                 if not self._stop.is_set():
                     self._say_once(stream.problem)
-            except Exception as error:  # noqa: BLE001 - the thread must survive whatever the network does
+            except grpc.RpcError as error:
                 attempt += 1
                 self._say_once(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - the thread goes on, to tell the controller
+                attempt += 1
+                self._plugin.give_up("talking to the controller", error)
             self.has_controller = False
             self._stop.wait(RETRY_S[min(attempt, len(RETRY_S) - 1)])
 
+    def watch(self) -> pb.EngineMessage | None:
+        """Drain the recorder and let the guard see the rows; what to tell the controller at once, if anything."""
+        self._plugin.mailbox.look_again(self._clock_ns())
+        resets = self._plugin.resets.count
+        if resets != self._resets:
+            self._resets = resets
+            self._guard.forget()
+            self._rows.forget_warm_up()
+        refusal = None
+        for row in self._rows.drain(MAX_ROWS):
+            if len(self._pending) == MAX_ROWS:
+                self._rows.dropped["unsent_row"] += 1
+            self._pending.append(row)
+            harm = self._guard.watch(row)
+            if harm is not None:
+                with self._desk_lock:
+                    refusal = self._desk.drop(harm, self._clock_ns()) or refusal
+            time.sleep(0)
+        if refusal is None:
+            return None
+        self._log.warning("trimtab dropped lease %d as harmful: %s", refusal.version, refusal.detail)
+        return pb.EngineMessage(ack=refusal)
+
     def _forget_rows(self) -> None:
         """Nobody to tell: let go of the requests that the recorded rows hold on to."""
-        for _ in self._rows.drain(MAX_ROWS):
-            self._rows.dropped["no_controller"] += 1
-            time.sleep(0)
+        self.watch()
+        self._rows.dropped["no_controller"] += len(self._pending)
+        self._pending.clear()
 
     def _say_once(self, problem: str) -> None:
         if problem and problem != self._last_problem:
-            logger.warning("trimtab has no controller at %s: %s", self._plugin.settings.controller, problem)
+            self._log.warning("trimtab has no controller at %s: %s", self._plugin.settings.controller, problem)
         self._last_problem = problem
 
     def connected(self, controller_id: str) -> None:
         """The controller said Welcome."""
-        logger.info("trimtab is connected to controller %s as engine %s", controller_id, self._engine_id)
+        self._log.info("trimtab is connected to controller %s as engine %s", controller_id, self._engine_id)
         self._last_problem = ""
         self.has_controller = True
 
@@ -143,15 +193,14 @@ class Link:
         )
         hello.topology.ranks = 1 if self._team is None else self._team.size
         hello.in_force.CopyFrom(self.in_force())
+        hello.on_expiry = str(self._desk.on_expiry)
+        hello.resets = plugin.resets.count
+        if plugin.resets.weight_version:
+            hello.speculation.weight_version = plugin.resets.weight_version[:MAX_TEXT]
         hello.last_lease_version = machine.last_version
         pin = machine.pin
         if pin is not None:
-            hello.pin.CopyFrom(
-                pb.Pin(id=pin.id, mode=messages.mode_to_wire(pin.mode), reason=pin.reason, owner=pin.owner)
-            )
-            remaining_s = plugin.mailbox.pin_remaining_s(time.monotonic_ns())
-            if remaining_s is not None:
-                hello.pin.remaining.CopyFrom(messages.duration(remaining_s))
+            hello.pin.CopyFrom(messages.pin_to_wire(pin, plugin.mailbox.pin_remaining_s(self._clock_ns())))
         return pb.EngineMessage(hello=hello)
 
     def in_force(self) -> pb.InForce:
@@ -164,7 +213,7 @@ class Link:
             return messages.in_force(pb.InForce.SOURCE_PIN, mode, lease.version if lease else 0, pin.id)
         if lease is not None:
             return messages.in_force(pb.InForce.SOURCE_LEASE, mode, lease.version)
-        return messages.in_force(pb.InForce.SOURCE_STOCK, mode)
+        return messages.in_force(pb.InForce.SOURCE_STOCK, mode, after_expiry=machine.standby is not None)
 
     def _last_mode(self) -> Mode | None:
         """The mode of the newest launch; None before the first."""
@@ -176,26 +225,29 @@ class Link:
             return launch.choice.mode
         return MODES_BY_STEPS[launch.stock_steps] if launch.stock_steps >= 0 else self._rows.last_mode
 
-    def report(self, seq: int) -> pb.EngineMessage:
-        """The rows recorded since the last report, and what runs now."""
-        recorder, now_ns = self._plugin.recorder, time.monotonic_ns()
+    def report(self, seq: int, max_rows: int = MAX_ROWS) -> pb.EngineMessage:
+        """The rows watched since the last report, and what runs now."""
+        plugin, now_ns = self._plugin, self._clock_ns()
         columns = pb.StepRows()
-        for row in self._rows.drain(MAX_ROWS):
-            messages.append_row(columns, row, self._facts.ranks.dp_rank)
+        for _ in range(min(len(self._pending), max_rows)):
+            messages.append_row(columns, self._pending.popleft(), self._facts.ranks.dp_rank)
             time.sleep(0)
-        running, samples = sample_scheduler(self._plugin.scheduler)
+        running, samples = sample_scheduler(plugin.scheduler)
         messages.append_samples(columns, samples)
         report = pb.Report(
             seq=seq,
             now_ns=now_ns,
             rows=columns,
             in_force=self.in_force(),
-            decode_steps=recorder.launches,
+            decode_steps=plugin.recorder.launches,
             switches=self._rows.switches,
             dropped=self._rows.dropped,
             waiting_requests=samples.get("waiting_requests", 0),
             running_requests=running,
-            stale_resumes=self._plugin.native.gap.stale_resumes if self._plugin.native is not None else 0,
+            stale_resumes=plugin.native.gap.stale_resumes if plugin.native is not None else 0,
+            resets=plugin.resets.count,
+            reset_reason=plugin.resets.reason,
+            weight_version=plugin.resets.weight_version[:MAX_TEXT],
         )
         if self._rows.last_result_ns:
             report.last_step_age_ns = max(0, now_ns - self._rows.last_result_ns)
@@ -218,56 +270,22 @@ class Link:
     # -- what comes down -------------------------------------------------------------------------
 
     def take_lease(self, message: pb.Lease) -> pb.EngineMessage:
-        """Check a lease and post it to the scheduler thread; the answer to it."""
+        """The answer to a lease; one that is accepted is on its way to the scheduler thread."""
         if self._team is not None and self._told_disagreement and message.HasField("pin"):
             # A controller that hears of it pins the engine.
             self._team.heard()
-        ack = pb.Ack(nonce=message.nonce, version=message.version)
-        refused = self._why_refused(message)
-        if refused is None:
-            ack.accepted = True
-        else:
-            ack.refusal, ack.detail = refused[0], refused[1][:256]
-        return pb.EngineMessage(ack=ack)
-
-    def _why_refused(self, message: pb.Lease) -> tuple[pb.Refusal.ValueType, str] | None:
-        plugin = self._plugin
-        if plugin.fuse.blown:
-            return pb.REFUSAL_FUSE, plugin.fuse.reason
-        if not plugin.acts:
-            return pb.REFUSAL_OBSERVING, "; ".join(plugin.observe_reasons)
-        if message.version < plugin.machine.last_version:
-            return pb.REFUSAL_OUTDATED, f"version {plugin.machine.last_version} was applied before"
-        try:
-            life_steps = max(1, round(messages.seconds(message.ttl) * MAX_STEPS_PER_S))
-            lease, ttl_s, remaining_s = messages.lease_from_wire(message, life_steps)
-            self._check_built(lease)
-        except messages.NoStateError as error:
-            return pb.REFUSAL_NO_STATE, str(error)
-        except LeaseError as error:
-            return pb.REFUSAL_INVALID, str(error)
-        now_ns = time.monotonic_ns()
-        plugin.post(
-            Posted(
-                Command(Order.ADOPT, lease=lease),
-                lease_deadline_ns=now_ns + round(ttl_s * 1e9),
-                pin_deadline_ns=NEVER if remaining_s is None else now_ns + round(remaining_s * 1e9),
-            )
-        )
-        return None
-
-    def _check_built(self, lease: Lease) -> None:
-        missing = sorted(lease.modes - self._modes)
-        if missing:
-            built = ", ".join(map(str, sorted(self._modes)))
-            raise messages.NoStateError("mode", f"{missing[0]} was not built; there are: {built}")
+        with self._desk_lock:
+            return pb.EngineMessage(ack=self._desk.take(message, self._clock_ns()))
 
     def release(self, reason: str) -> None:
         """The controller lets go: back to the engine's own policy at once."""
-        logger.info("trimtab was released by the controller: %s", reason)
-        # Where the plugin only observes, nobody may be there to take a command out of the requests again.
-        if self._plugin.acts:
-            self._plugin.post(Posted(Command(Order.RELEASE, reason=reason)))
+        self._log.info("trimtab was released by the controller: %s", reason[:MAX_TEXT])
+        with self._desk_lock:
+            self._desk.release(reason[:MAX_TEXT])
+
+
+class UnreadError(Exception):
+    """The controller takes nothing in."""
 
 
 class _Stream:
@@ -285,8 +303,10 @@ class _Stream:
         self._ended = threading.Event()
         self._no_more_reports = threading.Event()
         self._interval_s = MIN_INTERVAL_S
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing())
+        self._max_rows = MAX_ROWS
+        credentials = link.credentials
+        self._channel = open_channel(address, credentials, CHANNEL_OPTIONS)
+        self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing(), metadata=shown(credentials))
 
     def serve(self, stop: threading.Event) -> bool:
         """Send reports until the stream ends or is finished; whether the controller ever answered."""
@@ -306,8 +326,9 @@ class _Stream:
     def _await_welcome(self, stop: threading.Event) -> bool:
         deadline = time.monotonic() + WELCOME_TIMEOUT_S
         while not (stop.is_set() or self._ended.is_set()):
-            if self._welcome.wait(0.05):
+            if self._welcome.wait(0.1):
                 return True
+            self._link.watch()
             if time.monotonic() > deadline:
                 self.problem = f"no welcome within {WELCOME_TIMEOUT_S:.0f} s"
                 return False
@@ -318,11 +339,17 @@ class _Stream:
         self._no_more_reports.set()
 
     def _report(self) -> None:
-        seq = 0
+        seq, due_s = 0, time.monotonic()
         while not self._over_before_next():
-            if self._outbox.qsize() <= MAX_UNSENT:
+            refusal = self._link.watch()
+            if refusal is not None:
+                self._outbox.put(refusal)
+            now_s = time.monotonic()
+            if (now_s >= due_s or self._link.is_awaited) and self._outbox.qsize() <= MAX_UNSENT:
                 seq += 1
-                self._outbox.put(self._link.report(seq))
+                self._outbox.put(self._link.report(seq, self._max_rows))
+                # A little early is in time: the next look is a whole wait away.
+                due_s = now_s + self._interval_s - min(self._interval_s, WATCH_S) / 2
         if not self._ended.is_set():
             self._outbox.put(pb.EngineMessage(goodbye=pb.Goodbye(reason="engine stops")))
             self._ended.wait(0.2)
@@ -340,25 +367,40 @@ class _Stream:
             yield message
 
     def _receive(self) -> None:
+        pace = Pace(time.monotonic)
         try:
             for message in self._call:
                 self._take(message)
+                self._no_more_reports.wait(pace.debt_s())
+                self._await_reader()
             self.problem = self.problem or "the controller closed the stream"
         except grpc.RpcError as error:
             with contextlib.suppress(Exception):
                 self.problem = self.problem or f"{error.code().name}: {error.details()}"
+        except UnreadError as error:
+            self.problem = self.problem or str(error)
         except Exception as error:  # noqa: BLE001 - a message we cannot read ends this stream, not the thread
             self.problem = self.problem or f"{type(error).__name__}: {error}"
         finally:
             self._ended.set()
             self._no_more_reports.set()
 
+    def _await_reader(self) -> None:
+        """Answers must not pile up: a controller that does not read them is not read either."""
+        deadline = time.monotonic() + MAX_UNREAD_S
+        while self._outbox.qsize() > 2 * MAX_UNSENT and not self._no_more_reports.wait(0.05):
+            if time.monotonic() > deadline:
+                raise UnreadError(f"the controller read nothing for {MAX_UNREAD_S:.0f} s")
+
     def _take(self, message: pb.ControllerMessage) -> None:
         match message.WhichOneof("message"):
             case "welcome":
                 interval_s = messages.seconds(message.welcome.report_interval)
                 self._interval_s = min(max(interval_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
-                self._link.connected(message.welcome.controller_id)
+                limits = message.welcome.limits
+                most = limits.max_rows_per_report or MAX_ROWS, (limits.max_message_bytes or MAX_BYTES) // MAX_ROW_BYTES
+                self._max_rows = max(1, min(MAX_ROWS, *most))
+                self._link.connected(message.welcome.controller_id[:MAX_TEXT])
                 self._welcome.set()
             case "lease":
                 self._outbox.put(self._link.take_lease(message.lease))

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from dataclasses import asdict
 
 from google.protobuf.duration_pb2 import Duration
 
 from trimtab_sglang.facts import EngineFacts, HookStatus, python_version, torch_version
-from trimtab_sglang.lease import Lease, LeaseError, Mode, ModeKind, Pin, TableEntry, check_lease
+from trimtab_sglang.lease import (
+    MAX_ALTERNATIVES,
+    MAX_TABLE_ENTRIES,
+    Lease,
+    LeaseError,
+    Mode,
+    ModeKind,
+    Pin,
+    StepRange,
+    TableEntry,
+    check_lease,
+)
 from trimtab_sglang.plain_offer import PlainOffer
 from trimtab_sglang.rows import ABSENT, Row
 from trimtab_sglang.settings import MAX_TEXT, __version__
@@ -18,6 +30,7 @@ from trimtabpb.v1 import control_pb2 as pb
 
 PROTOCOL_VERSION = 1
 MIN_TTL_S, MAX_TTL_S = 0.1, 600.0
+MAX_PIN_S = 366 * 86_400.0
 
 KIND_TO_WIRE: Mapping[ModeKind, pb.Mode.Kind.ValueType] = {
     ModeKind.SPECULATE: pb.Mode.KIND_SPECULATE,
@@ -65,8 +78,14 @@ def lease_from_wire(message: pb.Lease, life_steps: int) -> tuple[Lease, float, f
     ttl_s = seconds(message.ttl)
     if not MIN_TTL_S <= ttl_s <= MAX_TTL_S:
         raise LeaseError("ttl", f"must be {MIN_TTL_S} to {MAX_TTL_S} s, is {ttl_s}")
+    # Before anything is made of them: it would keep the scheduler waiting for its turn.
+    _at_most(message.table, MAX_TABLE_ENTRIES, "table", "entries")
+    for entry in message.table:
+        _at_most(entry.alternatives, MAX_ALTERNATIVES, f"table[{entry.min_batch_size}]", "alternatives")
     pin = _pin_from_wire(message.pin) if message.HasField("pin") else None
     remaining_s = seconds(message.pin.remaining) if pin and message.pin.HasField("remaining") else None
+    if remaining_s is not None and not 0 <= remaining_s <= MAX_PIN_S:
+        raise LeaseError("pin.remaining", f"must be 0 to {MAX_PIN_S:.0f} s, is {remaining_s}")
     lease = Lease(
         version=message.version,
         table=tuple(_entry_from_wire(entry) for entry in message.table),
@@ -95,11 +114,27 @@ def _entry_from_wire(message: pb.TableEntry) -> TableEntry:
     )
 
 
+def _at_most(values: Sized, most: int, field: str, what: str) -> None:
+    if len(values) > most:
+        raise LeaseError(field, f"has {len(values)} {what}, at most {most}")
+
+
 def _pin_from_wire(message: pb.Pin) -> Pin:
     if not message.id or len(message.id) > MAX_TEXT:
         raise LeaseError("pin.id", f"must have 1 to {MAX_TEXT} characters")
     mode = mode_from_wire(message.mode, "pin.mode")
-    return Pin(message.id, mode, message.reason[:MAX_TEXT], message.owner[:MAX_TEXT])
+    allowed = StepRange(message.range.min_steps, message.range.max_steps) if message.HasField("range") else None
+    return Pin(message.id, mode, message.reason[:MAX_TEXT], message.owner[:MAX_TEXT], allowed)
+
+
+def pin_to_wire(pin: Pin, remaining_s: float | None) -> pb.Pin:
+    """A pin as a message, with the time that it has left (None: until released)."""
+    message = pb.Pin(id=pin.id, mode=mode_to_wire(pin.mode), reason=pin.reason, owner=pin.owner)
+    if pin.range is not None:
+        message.range.CopyFrom(pb.StepRange(min_steps=pin.range.min_steps, max_steps=pin.range.max_steps))
+    if remaining_s is not None:
+        message.remaining.CopyFrom(duration(remaining_s))
+    return message
 
 
 def _finite(value: float, field: str) -> float:
@@ -109,10 +144,21 @@ def _finite(value: float, field: str) -> float:
 
 
 def in_force(
-    source: pb.InForce.Source.ValueType, mode: Mode | None, version: int = 0, pin_id: str = "", fuse_reason: str = ""
+    source: pb.InForce.Source.ValueType,
+    mode: Mode | None,
+    version: int = 0,
+    pin_id: str = "",
+    fuse_reason: str = "",
+    after_expiry: bool = False,
 ) -> pb.InForce:
     """What runs now, as a message."""
-    message = pb.InForce(source=source, lease_version=version, pin_id=pin_id, fuse_reason=fuse_reason[:MAX_TEXT])
+    message = pb.InForce(
+        source=source,
+        lease_version=version,
+        pin_id=pin_id,
+        fuse_reason=fuse_reason[:MAX_TEXT],
+        after_expiry=after_expiry,
+    )
     if mode is not None:
         message.mode.CopyFrom(mode_to_wire(mode))
     return message
@@ -160,6 +206,7 @@ def hello(
         observe_reasons=[reason[:MAX_TEXT] for reason in observe_reasons],
         hooks=[pb.Hook(target=h.target, applied=h.applied, reason=h.reason[:MAX_TEXT]) for h in hooks],
         plain=_plain(facts.plain),
+        candidate_cost=pb.CandidateCost(**asdict(facts.candidate_cost)) if facts.candidate_steps else None,
     )
 
 

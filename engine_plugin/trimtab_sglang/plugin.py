@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from trimtab_sglang import host
 from trimtab_sglang.facts import (
     EngineFacts,
     HookStatus,
+    bare_facts,
     in_pipeline,
     read_facts,
     reasons_to_observe,
@@ -24,8 +26,9 @@ from trimtab_sglang.native_plain import NativePlain
 from trimtab_sglang.plain_offer import PlainOffer, offer, why_not_cold
 from trimtab_sglang.plain_start import DeviceRounds, PlainStart, can_skip_draft_extend
 from trimtab_sglang.policy import FixedSteps, LeasedPolicy
-from trimtab_sglang.ranks import Mailbox, Posted
+from trimtab_sglang.ranks import Command, Mailbox, Order, Posted
 from trimtab_sglang.recorder import Recorder
+from trimtab_sglang.resets import Resets
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
 from trimtab_sglang.together import Team
 from trimtab_sglang.topology import describe
@@ -53,6 +56,7 @@ class Plugin:
         recorder: Records decode steps.
         mailbox: Commands from the link thread.
         fuse: Blown by the first exception of ours.
+        resets: What made everything learned of the engine out of date.
         policy: The policy that SGLang's adaptive controller asks; None where there is none.
         started: Whether the link was started (or need not be).
         facts: What the scheduler is; None until it is complete.
@@ -66,6 +70,7 @@ class Plugin:
         team: This rank among those that act together; None for one that is alone, and where they cannot.
         plain: What native plain runs on, as built while the server started.
         native: Runs native and cold plain; None where neither is offered.
+        candidate_bytes: Device memory that building the candidate step counts took.
     """
 
     def __init__(self, settings: PluginSettings, registry: host.Registry, decode_forward_mode: Any) -> None:
@@ -76,6 +81,7 @@ class Plugin:
         self.recorder = Recorder()
         self.mailbox = Mailbox()
         self.fuse = Fuse(self._give_up)
+        self.resets = Resets()
         self.policy: LeasedPolicy | None = None
         self.started = False
         self.facts: EngineFacts | None = None
@@ -87,6 +93,7 @@ class Plugin:
         self.plain = PlainStart()
         self.native: NativePlain | None = None
         self.plain_mode = PLAIN_NATIVE
+        self.candidate_bytes = 0
         self.digest = digest()
         self.world: Callable[[], World | None] = torch_world
         self.clock: Callable[[], int] = time.monotonic_ns
@@ -137,14 +144,25 @@ class Plugin:
             self.team.give_up(reason)
 
     def attach(self, scheduler: Any) -> None:
-        """Read what the complete scheduler is, and decide what may be done beside it."""
+        """Read what the complete scheduler is, and decide what may be done beside it.
+
+        Where that fails, the link still starts, on the rank that speaks as far as can be told, and says so.
+        """
         self.scheduler = scheduler
+        try:
+            self._look_at(scheduler)
+        except Exception as error:  # noqa: BLE001
+            self.fuse.blow("attaching to the scheduler", error)
+            self.facts = self.facts or bare_facts(scheduler)
+
+    def _look_at(self, scheduler: Any) -> None:
         controller = getattr(getattr(scheduler, "draft_worker", None), "adaptive_controller", None)
         facts = read_facts(
             scheduler,
             candidate_steps=controller.candidate_steps if controller is not None else None,
             graph_sizes=self.policy.graph_batch_sizes if self.policy else None,
             plain=self._plain_offer(scheduler, controller),
+            candidate_bytes=self.candidate_bytes,
         )
         self.hooks = host.hook_status(self.registry, self.settings)
         self.observe_reasons = reasons_to_observe(
@@ -190,8 +208,8 @@ class Plugin:
             )  # fmt: skip
         else:
             logger.info(
-                "trimtab acts beside SGLang %s, steps %s (%s)",
-                facts.sglang_version, list(facts.candidate_steps), describe(facts.ranks),
+                "trimtab acts beside SGLang %s, steps %s, which take %s (%s)",
+                facts.sglang_version, list(facts.candidate_steps), facts.candidate_cost, describe(facts.ranks),
             )  # fmt: skip
 
     def start(self) -> None:
@@ -208,6 +226,21 @@ class Plugin:
                 self.sweep.start()
             link.start()
 
+    def give_up(self, where: str, error: BaseException) -> None:
+        """Blow the fuse from another thread than the scheduler's: the ranks hear of it like of any command."""
+        hand_over = self._broadcast_fall_back if self.acts else None
+        self.fuse.blow(where, error, hand_over)
+
+    def _broadcast_fall_back(self, reason: str) -> None:
+        self.mailbox.post(Posted(Command(Order.FALL_BACK, reason=reason)))
+
+    def leave_behind(self) -> None:
+        """This is a forked child: threads and stream are the parent's, and stay there."""
+        if self.link is not None:
+            _LEFT_BEHIND.append((self.link, self.sweep))
+            self.link = self.sweep = None
+            self.fuse.blown, self.fuse.reason = True, "a forked child of the engine"
+
     def post(self, posted: Posted) -> None:
         """Hand a command of the controller's to the scheduler thread, or to the sweep until that is over."""
         if self.sweep is None or not self.sweep.keep(posted):
@@ -219,6 +252,10 @@ class Plugin:
         if (server.get("speculative_eagle_topk") or 1) > 1:
             return min(int(server.get("speculative_num_steps") or 0), 64)
         return min(max(draft_tokens - 1, 0), 64)
+
+
+# Never let go of: to take apart in a child what threads of the parent held at the fork could wait for ever.
+_LEFT_BEHIND: list[Any] = []
 
 
 def digest() -> str:
@@ -238,7 +275,9 @@ def register() -> None:
         from sglang.srt.model_executor.forward_batch_info import ForwardMode
 
         registry = host.SglangRegistry()
-        host.install(Plugin(settings, registry, ForwardMode.DECODE), registry)
+        plugin = Plugin(settings, registry, ForwardMode.DECODE)
+        host.install(plugin, registry)
+        os.register_at_fork(after_in_child=plugin.leave_behind)
     except SettingError as error:
         logger.error("trimtab stays off: %s", error)
     except Exception:

@@ -67,8 +67,8 @@ class Posted:
 class Mailbox:
     """Commands on their way from the link thread to the scheduler thread of the speaking rank.
 
-    `post` belongs to the link thread, everything else to the scheduler thread; neither locks or waits. If
-    the scheduler does not come round, older commands fall out: a later lease stands for all before it.
+    `post` and `look_again` belong to the link thread, everything else to the scheduler thread; neither locks or
+    waits. If the scheduler does not come round, older commands fall out: a later lease stands for all before it.
 
     Attributes:
         posted: Commands not yet collected.
@@ -88,6 +88,11 @@ class Mailbox:
     def post(self, posted: Posted) -> None:
         """Hand over a command."""
         self.posted.append(posted)
+
+    def look_again(self, now_ns: int) -> None:
+        """Where no step ends, nobody looks at the clock: the link thread does, and has the mailbox looked at."""
+        if now_ns >= self.next_deadline_ns:
+            self.next_deadline_ns = 0
 
     def collect(self, now_ns: int) -> list[Command]:
         """The commands that are due at `now_ns`."""

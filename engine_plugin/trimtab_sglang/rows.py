@@ -188,6 +188,10 @@ class RowMaker:
             if row is not None:
                 yield row
 
+    def forget_warm_up(self) -> None:
+        """Graphs may be captured anew: the first rows of each are warm-up again."""
+        self._seen.clear()
+
     def make(self, raw: RawRow) -> Row | None:
         """The step row of one raw row; None if it says nothing."""
         launch, reqs = Launch._make(raw.launch), raw.reqs

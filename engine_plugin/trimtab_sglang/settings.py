@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from trimtab_sglang.lease import Mode, ModeKind, speculate
 
 __version__ = "0.1.0"
 
@@ -16,6 +19,9 @@ SWEEP_SECONDS = (1.0, 600.0)
 DEFAULT_CATCH_UP_MIB = 256
 CATCH_UP_MIB = (1, 65_536)
 MAX_TEXT = 256
+CREDENTIALS = ("tls_ca", "tls_cert", "tls_key", "tls_name", "token_file")
+LAST_SECONDS = (1.0, 86_400.0)
+MAX_STEPS = 64
 
 
 class PluginMode(StrEnum):
@@ -28,6 +34,53 @@ class PluginMode(StrEnum):
 
 class SettingError(ValueError):
     """A `TRIMTAB_*` variable that cannot be used; the message names it and says what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What secures the connection to the controller, and who we show that we are: paths of files, not read yet.
+
+    Attributes:
+        tls_ca: `TRIMTAB_TLS_CA`: authorities (PEM) of the controller's certificate.
+        tls_cert: `TRIMTAB_TLS_CERT`: our own certificate.
+        tls_key: `TRIMTAB_TLS_KEY`: its private key.
+        tls_name: `TRIMTAB_TLS_NAME`: the name in the controller's certificate, where it is not the host's.
+        token_file: `TRIMTAB_TOKEN_FILE`: a token, or `NAME TOKEN` as in the controller's own file.
+    """
+
+    tls_ca: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_name: str = ""
+    token_file: str = ""
+
+    @property
+    def secure(self) -> bool:
+        """Whether TCP goes with TLS."""
+        return bool(self.tls_ca or self.tls_cert)
+
+
+def read_credentials(environ: Mapping[str, str]) -> Credentials:
+    """Credentials from the environment; `SettingError` if a certificate has no key, or a key no certificate."""
+    found = Credentials(**{name: environ.get(f"TRIMTAB_{name.upper()}", "").strip() for name in CREDENTIALS})
+    if bool(found.tls_cert) != bool(found.tls_key):
+        lacking = "TRIMTAB_TLS_KEY" if found.tls_cert else "TRIMTAB_TLS_CERT"
+        raise SettingError(f"{lacking} is missing: a certificate and its key go together")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class OnExpiry:
+    """What runs when the life of the last lease is over: that lease for `last_s` more, then `mode`.
+
+    `mode` None is the engine's own policy.
+    """
+
+    mode: Mode | None = None
+    last_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"last:{self.last_s:g}" if self.last_s else str(self.mode or "stock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +97,8 @@ class PluginSettings:
         dp_attention: `TRIMTAB_DP_ATTENTION`: act under data-parallel attention, where SGLang refuses.
         native_plain: `TRIMTAB_NATIVE_PLAIN`: capture a decode graph at start-up, and offer native plain.
         catch_up_mib: `TRIMTAB_CATCH_UP_MIB`: memory for the hidden states that the draft model catches up with.
+        on_expiry: `TRIMTAB_ON_EXPIRY`: `stock`, `last:SECONDS`, `plain_warm` (or another plain) or `speculate:STEPS`.
+        credentials: `TRIMTAB_TLS_*` and `TRIMTAB_TOKEN_FILE`.
     """
 
     mode: PluginMode = PluginMode.ACT
@@ -55,6 +110,8 @@ class PluginSettings:
     dp_attention: bool = False
     native_plain: bool = True
     catch_up_mib: int = DEFAULT_CATCH_UP_MIB
+    on_expiry: OnExpiry = OnExpiry()
+    credentials: Credentials = Credentials()
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
@@ -70,6 +127,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> PluginSettings:
         dp_attention=_switch("TRIMTAB_DP_ATTENTION", environ.get("TRIMTAB_DP_ATTENTION", "").strip()),
         native_plain=_switch("TRIMTAB_NATIVE_PLAIN", environ.get("TRIMTAB_NATIVE_PLAIN", "").strip() or "1"),
         catch_up_mib=_mib("TRIMTAB_CATCH_UP_MIB", environ.get("TRIMTAB_CATCH_UP_MIB", "").strip()),
+        on_expiry=_on_expiry(environ.get("TRIMTAB_ON_EXPIRY", "").strip().lower()),
+        credentials=read_credentials(environ),
     )
 
 
@@ -139,6 +198,24 @@ def _mib(variable: str, text: str) -> int:
     if not text.isdecimal() or not low <= int(text) <= high:
         raise SettingError(f"{variable} is {text!r}; it takes mebibytes, {low} to {high}")
     return int(text)
+
+
+def _on_expiry(text: str) -> OnExpiry:
+    kind, _, number = text.partition(":")
+    low, high = LAST_SECONDS
+    with contextlib.suppress(ValueError):
+        if text in ("", "stock"):
+            return OnExpiry()
+        if kind == "last" and low <= float(number) <= high:
+            return OnExpiry(last_s=float(number))
+        if kind == "speculate" and 1 <= int(number) <= MAX_STEPS:
+            return OnExpiry(speculate(int(number)))
+        if text.startswith("plain_"):
+            return OnExpiry(Mode(ModeKind(text)))
+    raise SettingError(
+        f"TRIMTAB_ON_EXPIRY is {text!r}; it takes stock, last:SECONDS ({low:g} to {high:g}), plain_warm, plain_cold, "
+        f"plain_native or speculate:STEPS (1 to {MAX_STEPS})"
+    )
 
 
 def _text(variable: str, text: str) -> str:

@@ -13,7 +13,7 @@ import structlog
 from support.journals import Desk, written
 from support.step_rows import MadeUpEngine
 from trimtab.domain import speculate
-from trimtab.server.fleet import Seat
+from trimtab.server.seat import Seat
 from trimtab.session.events import Reported
 from trimtab.wire import read_report, rows_to_columns
 from trimtabpb.v1 import control_pb2 as pb

@@ -21,21 +21,21 @@ from trimtabpb.v1 import control_pb2 as pb
 PLAIN_WARM = {"kind": "plain_warm", "steps": 0}
 OFFERED = [PLAIN_WARM, {"kind": "speculate", "steps": 1}, {"kind": "speculate", "steps": 3}]
 LINE_KEYS = {
-    "engine_id", "state", "labels", "model", "acts", "mode", "decided_by", "policy", "pin", "lease", "goodput_tps",
-    "accepted_drafts", "step_ms", "batch_size", "switches", "running_requests", "waiting_requests",
-    "last_message_age_s",
+    "engine_id", "state", "labels", "model", "acts", "mode", "decided_by", "policy", "policy_paused", "canary",
+    "shadow", "pin", "lease", "goodput_tps", "accepted_drafts", "step_ms", "batch_size", "switches",
+    "running_requests", "waiting_requests", "last_message_age_s",
 }  # fmt: skip
 DETAIL_KEYS = LINE_KEYS | {
     "boot_id", "connected_at", "software", "topology", "speculation", "offers", "observe_reasons", "graph_batch_sizes",
-    "max_running_requests", "kv_capacity_tokens", "alarms", "journal_problem", "fuse_reason", "profile",
-    "profile_ignored", "bands", "measured_rows", "dropped", "refused", "hooks_applied", "hooks_not_applied",
-    "refused_modes", "plain", "stale_share", "stale_resumes",
+    "max_running_requests", "kv_capacity_tokens", "candidate_cost", "on_expiry", "alarms", "journal_problem",
+    "fuse_reason", "profile", "profile_ignored", "bands", "measured_rows", "dropped", "refused", "hooks_applied",
+    "hooks_not_applied", "refused_modes", "plain", "stale_share", "stale_resumes",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[DaemonProcess]:
-    with DaemonProcess("--listen", "127.0.0.1:0") as daemon:
+    with DaemonProcess("--listen", "127.0.0.1:0", "--insecure-loopback") as daemon:
         yield daemon
         assert "Traceback" not in daemon.text()
 
@@ -122,6 +122,9 @@ def test_a_pin_is_in_force_when_the_command_returns(released: str, wanted: list[
         "reason": "a test",
         "remaining_s": None,
         "in_force": True,
+        "min_steps": None,
+        "max_steps": None,
+        "ordered_for": None,
     }
 
 
@@ -163,7 +166,9 @@ def test_policy_shows_what_decides_where_and_what_is_known(fleet: str) -> None:
     assert f"llama-a  {DEFAULT_POLICY}" in text
     assert "sglang-ema" in text
     data = trimtab(fleet, "policy", "llama-b", "--json").data
-    assert data["engines"] == [{"engine_id": "llama-b", "policy": DEFAULT_POLICY}]
+    quiet = {"canary": False, "shadow": None, "agreement": None}
+    assert data["engines"] == [{"engine_id": "llama-b", "policy": DEFAULT_POLICY, **quiet}]
+    assert data["canary"] is None
     assert [known["name"] for known in data["known"]] == sorted(POLICIES)
     assert all(known["summary"] for known in data["known"])
 
@@ -197,6 +202,13 @@ def test_what_the_controller_refuses_is_one_line_and_exit_status_2(
     assert complaint in trimtab(fleet, *arguments).complaint
     engines = daemon.admin.ListEngines(admin_pb2.ListEnginesRequest()).engines
     assert not any(engine.HasField("pin") for engine in engines)
+
+
+def test_what_the_controller_refused_is_counted_by_reason(fleet: str) -> None:
+    trimtab(fleet, "show", "llama-z")
+    trimtab(fleet, "pin", "llama-a", "--steps", "4")
+    refused = trimtab(fleet, "show", "--json").data["refused"]
+    assert {"not_found", "invalid_argument"} <= set(refused)
 
 
 def test_a_controller_on_tcp_is_reached_past_any_proxy(daemon: DaemonProcess, fleet: str) -> None:

@@ -78,7 +78,7 @@ def test_the_default_socket_is_the_one_that_engines_and_operators_are_told(tmp_p
 
 
 def test_a_loopback_port_works_beside_the_socket() -> None:
-    with DaemonProcess("--listen", "127.0.0.1:0") as daemon:
+    with DaemonProcess("--listen", "127.0.0.1:0", "--insecure-loopback") as daemon:
         with ScriptedEngine(daemon.started()["listen"], "tcp") as engine:
             engine.start()
             assert engine.next_lease()
@@ -142,12 +142,12 @@ def test_a_directory_that_everybody_can_write_to_is_refused(tmp_path: Path) -> N
 
 
 BAD_COMMAND_LINES = {
+    "no TLS": (["--listen", "0.0.0.0:50051"], "server.listen: needs TLS: set cert, key and client_ca under "),
     "no loopback address": (
-        ["--listen", "0.0.0.0:50051"],
-        "server.listen: '0.0.0.0' is not a loopback address; TCP is for this machine only, since there is no TLS yet: "
-        "use 127.0.0.1:PORT, or the socket",
+        ["--listen", "0.0.0.0:50051", "--insecure-loopback"],
+        "server.listen: '0.0.0.0' is not a loopback address, and --insecure-loopback lets in everybody: ",
     ),
-    "no address": (["--listen", "here"], "server.listen: 'here' is not HOST:PORT"),
+    "no address": (["--listen", "here", "--insecure-loopback"], "server.listen: 'here' is not HOST:PORT"),
     "interval": (["--report-interval-ms", "50"], "session.report_interval_ms: must be 100 to 5000, is 50"),
     "policy": (["--policy", "ucbb"], "policy.name: unknown policy 'ucbb'; did you mean ucb?"),
     "group": (["--socket-group", "nobodies"], "server.socket_group: there is no group 'nobodies' on this machine"),
@@ -175,7 +175,7 @@ def test_a_port_that_is_taken_is_one_line_and_exit_2(flag: str, tmp_path: Path) 
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
         metrics = [] if flag == "--metrics-listen" else ["--metrics-listen", "off"]
-        answer = run_trimtabd("--socket", str(tmp_path / "x.sock"), flag, address, *metrics)
+        answer = run_trimtabd("--socket", str(tmp_path / "x.sock"), "--insecure-loopback", flag, address, *metrics)
 
     assert answer.returncode == 2
     assert f": cannot listen on {address}" in answer.stderr.splitlines()[-1]
@@ -194,9 +194,16 @@ def test_check_config_prints_what_a_file_amounts_to(tmp_path: Path) -> None:
     assert answer.stdout.splitlines() == [
         f"{path}: ok",
         'server.socket = ""',
-        'server.listen = ""',
         'server.socket_group = ""',
+        'server.socket_roles = ["engine", "operator"]',
+        'server.listen = ""',
+        "server.insecure_loopback = false",
         'server.metrics_listen = "127.0.0.1:9464"',
+        "server.max_engines = 1024",
+        'server.tls.cert = ""',
+        'server.tls.key = ""',
+        'server.tls.client_ca = ""',
+        "server.role = []",
         "session.report_interval_ms = 500",
         "session.lease_ttl_s = 2.0",
         'policy.name = "goodput"',

@@ -17,7 +17,7 @@ from support.hooked_engine import DrawnWorld, EmbeddedEngine
 from trimtab.domain import speculate
 from trimtab.wire import mode_to_wire
 from trimtab_sglang.lease import LeaseMachine
-from trimtab_sglang.settings import PluginMode, PluginSettings
+from trimtab_sglang.settings import OnExpiry, PluginMode, PluginSettings
 from trimtabpb.v1 import admin_pb2
 from trimtabpb.v1 import control_pb2 as pb
 
@@ -36,9 +36,11 @@ def one_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def engine_of(daemon: DaemonProcess, mode: PluginMode = PluginMode.ACT) -> Iterator[EmbeddedEngine]:
+def engine_of(
+    daemon: DaemonProcess, mode: PluginMode = PluginMode.ACT, on_expiry: OnExpiry | None = None
+) -> Iterator[EmbeddedEngine]:
     """An engine that decodes two easy requests, connected to the daemon."""
-    settings = PluginSettings(mode, daemon.target, "engine-1", {"pool": "test"})
+    settings = PluginSettings(mode, daemon.target, "engine-1", {"pool": "test"}, on_expiry=on_expiry or OnExpiry())
     with EmbeddedEngine(settings, DrawnWorld(chance=0.95), linked=True) as engine:
         engine.admit(2)
         engine.decode_until(lambda: seen(daemon))
@@ -107,6 +109,22 @@ def test_a_killed_daemon_costs_no_step_and_the_engines_own_rule_is_back_when_the
             engine.decode_until(lambda: machine(engine).lease, within_s=5)
             assert engine.decode(1) == [1]
             assert machine(engine).last_version > version
+
+
+def test_a_daemon_that_is_back_while_the_last_lease_goes_on_changes_no_mode(one_step: Path) -> None:
+    with (
+        DaemonProcess("--config", str(one_step)) as daemon,
+        engine_of(daemon, on_expiry=OnExpiry(last_s=10)) as engine,
+    ):
+        engine.decode_until(lambda: engine.steps_run[-1:] == [1])
+        led_from = len(engine.steps_run)
+        version = machine(engine).last_version
+        daemon.stop(signal.SIGKILL)
+        engine.decode_for(LEASE_TTL_S + 0.5)
+        with DaemonProcess("--config", str(one_step), directory=daemon.directory):
+            engine.decode_until(lambda: machine(engine).last_version > version)
+            engine.decode_for(0.5)
+        assert set(engine.steps_run[led_from:]) == {1}
 
 
 def test_a_daemon_that_stops_lets_go_at_once(one_step: Path) -> None:

@@ -138,6 +138,9 @@ def test_who_asked_for_what_and_what_came_of_it_is_in_the_journal(daemon: Daemon
     assert asked[0].request["reason"] == "load test"
     assert all("@" in content.request["owner"] for content in asked)
     assert asked[2].request["parameters"] == {"steps": "1"}
+    assert [content.outcome for content in asked] == ["OK", "INVALID_ARGUMENT", "OK", "OK"]
+    assert {content.who for content in asked} == {"unix"}
+    assert {content.claims for content in asked} == {asked[0].request["owner"]}
 
 
 # -- disks that fail -----------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def test_a_journal_of_a_newer_version_stops_the_daemon_and_stays_as_it_is(tmp_pa
     answer = run_trimtabd("--state-dir", str(tmp_path), "--socket", str(tmp_path / "x.sock"), "--metrics-listen", "off")
 
     assert answer.returncode == 2
-    assert "is a journal of a newer Trimtab (schema 9, this one reads 1): move it away" in answer.stderr
+    assert "is a journal of a newer Trimtab (schema 9, this one reads 2): move it away" in answer.stderr
     assert (tmp_path / "journal.db").read_bytes() == before
 
 

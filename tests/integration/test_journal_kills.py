@@ -132,7 +132,11 @@ def live_and_die(directory: Path, engines: list[Chatterbox], orders: Orders, lif
     """One life of the daemon; when it ended."""
     with DaemonProcess("--metrics-listen", "off", directory=directory) as daemon:
         assert "journal_damaged" not in daemon.text()
-        for engine in daemon.admin.ListEngines(admin_pb2.ListEnginesRequest()).engines:
+        known = daemon.admin.ListEngines(admin_pb2.ListEnginesRequest())
+        assert [pin.reason for pin in known.controller.pins] in ([], [orders.expected], [orders.maybe])
+        if orders.expected == orders.maybe:
+            assert [pin.reason for pin in known.controller.pins] == [words for words in [orders.expected] if words]
+        for engine in known.engines:
             holds = engine.pin.reason if engine.HasField("pin") else None
             assert holds in (orders.expected, orders.maybe)
         for talker in engines:

@@ -16,9 +16,11 @@ import pytest
 
 from support.hooked_engine import CANDIDATES, PAUSE_S, EmbeddedEngine, one_mode_lease
 from support.scripted_controller import ScriptedController
+from trimtab_sglang import facts, host
+from trimtab_sglang.guard import Guard
 from trimtab_sglang.lease import PLAIN_COLD, PLAIN_WARM, Lease, LeaseMachine, Pin, TableEntry, speculate
 from trimtab_sglang.messages import mode_to_wire
-from trimtab_sglang.settings import PluginMode, PluginSettings
+from trimtab_sglang.settings import OnExpiry, PluginMode, PluginSettings
 from trimtabpb.v1 import control_pb2 as pb
 
 
@@ -43,8 +45,13 @@ def decoding(engine: EmbeddedEngine) -> Iterator[EmbeddedEngine]:
     assert not [t.name for t in threading.enumerate() if t.name.startswith("trimtab-link")]
 
 
-def linked(controller: ScriptedController, mode: PluginMode = PluginMode.ACT, **fields: Any) -> EmbeddedEngine:
-    settings = PluginSettings(mode, controller.target, "engine-1", {"pool": "a"})
+def linked(
+    controller: ScriptedController,
+    mode: PluginMode = PluginMode.ACT,
+    on_expiry: OnExpiry | None = None,
+    **fields: Any,
+) -> EmbeddedEngine:
+    settings = PluginSettings(mode, controller.target, "engine-1", {"pool": "a"}, on_expiry=on_expiry or OnExpiry())
     return EmbeddedEngine(settings, linked=True, **fields)
 
 
@@ -137,6 +144,45 @@ def test_a_lease_ends_by_the_clock_and_a_pin_by_its_own(controller: ScriptedCont
     assert engine.plugin.machine.lease is None
 
 
+def test_after_its_life_a_lease_goes_on_for_as_long_as_the_operator_wants(controller: ScriptedController) -> None:
+    with decoding(linked(controller, on_expiry=OnExpiry(last_s=1.0))) as engine:
+        assert controller.next_hello().on_expiry == "last:1"
+        began = time.monotonic()
+        assert controller.lease(one_mode_lease(speculate(7)), ttl_s=0.3).accepted
+        in_force(controller, pb.InForce.SOURCE_LEASE)
+        in_force(controller, pb.InForce.SOURCE_STOCK)
+        assert 1.3 <= time.monotonic() - began < 1.8
+        assert engine.plugin.machine.lease is None
+
+
+def test_after_its_life_the_mode_that_the_operator_set_runs_until_the_next_lease(
+    controller: ScriptedController,
+) -> None:
+    with decoding(linked(controller, on_expiry=OnExpiry(PLAIN_WARM))) as engine:
+        assert controller.next_hello().on_expiry == "plain_warm"
+        assert controller.lease(one_mode_lease(speculate(7)), ttl_s=0.3).accepted
+        in_force(controller, pb.InForce.SOURCE_LEASE)
+        # An older controller reads this as the engine's own rule: a new source it would refuse.
+        standing = in_force(controller, pb.InForce.SOURCE_STOCK)
+        assert (standing.after_expiry, standing.mode.kind) == (True, pb.Mode.KIND_PLAIN_WARM)
+        assert engine.steps_run[-1] == 0
+        assert controller.lease(one_mode_lease(speculate(7))).accepted
+        assert not in_force(controller, pb.InForce.SOURCE_LEASE).after_expiry
+
+
+def test_a_release_means_the_engines_own_rule_whatever_the_operator_set(controller: ScriptedController) -> None:
+    with decoding(linked(controller, on_expiry=OnExpiry(PLAIN_WARM))):
+        assert controller.lease(one_mode_lease(speculate(7)), ttl_s=60).accepted
+        in_force(controller, pb.InForce.SOURCE_LEASE)
+        controller.say(release=pb.Release(reason="enough"))
+        assert not in_force(controller, pb.InForce.SOURCE_STOCK).after_expiry
+
+
+def test_a_mode_for_the_time_after_that_was_not_built_is_the_engines_own_rule(controller: ScriptedController) -> None:
+    with decoding(linked(controller, on_expiry=OnExpiry(speculate(4)))):
+        assert controller.next_hello().on_expiry == "stock"
+
+
 REFUSALS: list[tuple[Lease, float, pb.Refusal.ValueType, str]] = [
     (
         one_mode_lease(speculate(2), 6),
@@ -204,6 +250,48 @@ def test_a_blown_fuse_is_reported_and_refuses(
     while hello.acts:
         hello = controller.next_hello()
     assert list(hello.observe_reasons) == ["the fuse is blown: applying commands: RuntimeError: boom"]
+
+
+def test_a_fuse_that_blows_while_attaching_is_reported_all_the_same(
+    controller: ScriptedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "hook_status", lambda *_: 1 / 0)
+    with decoding(linked(controller)) as engine:
+        hello = controller.next_hello()
+        assert (hello.acts, hello.in_force.source) == (False, pb.InForce.SOURCE_FUSE)
+        reason = "attaching to the scheduler: ZeroDivisionError: division by zero"
+        assert hello.in_force.fuse_reason == reason
+        assert list(hello.observe_reasons) == [f"the fuse is blown: {reason}"]
+        assert controller.lease(one_mode_lease(speculate(7))).refusal == pb.REFUSAL_FUSE
+        assert set(engine.steps_run[-10:]) <= {3, 5, 7}
+
+
+def test_a_scheduler_that_cannot_be_read_at_all_is_reported_with_what_is_known(
+    controller: ScriptedController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(facts, "server_settings", lambda *_: 1 / 0)
+    with decoding(linked(controller)):
+        hello = controller.next_hello()
+        assert (hello.engine_id, hello.software.sglang_version) == ("engine-1", "embedded")
+        assert hello.in_force.fuse_reason.startswith("attaching to the scheduler: ZeroDivisionError")
+
+
+def test_an_exception_on_the_links_own_thread_blows_the_fuse_as_well_and_the_link_goes_on(
+    controller: ScriptedController, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with decoding(linked(controller)) as engine:
+        assert controller.lease(one_mode_lease(speculate(1)), ttl_s=60).accepted
+        in_force(controller, pb.InForce.SOURCE_LEASE)
+        watch = Guard.watch
+        monkeypatch.setattr(Guard, "watch", lambda *_: 1 / 0)
+        while not engine.plugin.fuse.blown:
+            time.sleep(PAUSE_S)
+        monkeypatch.setattr(Guard, "watch", watch)
+        found = in_force(controller, pb.InForce.SOURCE_FUSE)
+        assert found.fuse_reason == "talking to the controller: ZeroDivisionError: division by zero"
+        assert engine.plugin.machine.fallen_back == found.fuse_reason
+        assert set(engine.steps_run[-5:]) <= {3, 5, 7}
+    assert [r.levelname for r in caplog.records if "gave up" in r.getMessage()] == ["ERROR"]
 
 
 # -- a controller that comes and goes ------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_a_pin_goes_to_all_engines_or_to_none(daemon: DaemonProcess) -> None:
         narrow.start()
 
         assert refusal(daemon.admin.Pin, pin_order(chosen(all=True), steps=5)) == (
-            grpc.StatusCode.FAILED_PRECONDITION,
+            grpc.StatusCode.INVALID_ARGUMENT,
             "narrow does not offer speculate(5); it offers plain_warm, speculate(1), speculate(3)",
         )
         engines = daemon.admin.ListEngines(admin_pb2.ListEnginesRequest()).engines
@@ -148,7 +148,7 @@ BAD_ORDERS: dict[str, tuple[admin_pb2.PinRequest, grpc.StatusCode, str]] = {
     ),
     "no mode": (
         admin_pb2.PinRequest(selector=chosen("a")), grpc.StatusCode.INVALID_ARGUMENT,
-        "target: name a mode, or any_plain",
+        "target: name a mode or a range of steps, or any_plain, or in_force",
     ),
     "a kind with the wrong steps": (
         pin_order(chosen("a"), mode=pb.Mode(kind=pb.Mode.KIND_PLAIN_WARM, steps=2)), grpc.StatusCode.INVALID_ARGUMENT,
@@ -163,7 +163,7 @@ BAD_ORDERS: dict[str, tuple[admin_pb2.PinRequest, grpc.StatusCode, str]] = {
         "duration: must be 1 s to 2592000 s, is 2678400 s",
     ),
     "a kind that is not offered": (
-        pin_order(chosen("a"), mode=pb.Mode(kind=pb.Mode.KIND_PLAIN_NATIVE)), grpc.StatusCode.FAILED_PRECONDITION,
+        pin_order(chosen("a"), mode=pb.Mode(kind=pb.Mode.KIND_PLAIN_NATIVE)), grpc.StatusCode.INVALID_ARGUMENT,
         "a does not offer plain_native; it offers plain_warm, speculate(1), speculate(3)",
     ),
 }  # fmt: skip

@@ -64,6 +64,16 @@ class ControllerProcess:
         """End it as `kill -9` does."""
         self._end(signal.SIGKILL)
 
+    def pause(self) -> None:
+        """Let it hang, as if it were stuck or its machine were."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def engine(self, engine_id: str) -> admin_pb2.Engine:
         """What the controller knows about this engine."""
         with self.admin() as admin:

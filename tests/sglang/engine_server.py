@@ -198,6 +198,27 @@ class EngineServer:
             _wait_group_gone(process.pid, STOP_TIMEOUT_S)
         self._requests.shutdown(wait=True, cancel_futures=True)
 
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server's main process."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def processes(self) -> list[int]:
+        """The server's processes that still run."""
+        assert self._process is not None
+        self._process.poll()
+        session = self._process.pid
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _runs_in(pid, session)]
+
+    def url(self, path: str) -> str:
+        """Where the server answers."""
+        return self._url(path)
+
+    @property
+    def target_path(self) -> Path:
+        """Folder of the model that it serves."""
+        return self._models / self.settings.model / "target"
+
     def generate(self, prompt: Sequence[int], tokens: int, **wishes: Any) -> Answer:
         """Generate exactly this many tokens, greedily.
 
@@ -349,6 +370,15 @@ def _other_model_files() -> list[str]:
     """Names of SGLang's model files that the tiny models do not need."""
     (models,) = (ENGINE_VENV / "lib").glob("python3.*/site-packages/sglang/srt/models")
     return sorted(file.stem for file in models.glob("*.py") if file.stem not in USED_MODEL_FILES)
+
+
+def _runs_in(pid: int, session: int) -> bool:
+    """Whether the process belongs to the session, and is more than an entry in a table."""
+    try:
+        state, _, _, its_session = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[:4]
+    except OSError:
+        return False
+    return int(its_session) == session and state != "Z"
 
 
 def _wait_group_gone(group: int, timeout_s: float) -> None:

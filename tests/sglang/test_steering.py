@@ -28,7 +28,7 @@ TOKENS = 400
 CONCURRENT = 4
 TWO_REPORT_INTERVALS_S = 0.5
 LEASE_LIFE_S = 2.0
-FIVE_STEPS = ("policy", "--all", "--set", "fixed", "-p", "steps=5")
+NO_STEPS = ("policy", "--all", "--set", "fixed", "-p", "steps=0")
 LEARN_S = 25.0
 LOOK_BACK_S = 1.5
 LONGEST_WAIT_S = 1.5
@@ -80,22 +80,22 @@ def test_pin_all_plain_is_in_force_within_two_report_intervals_and_unpin_gives_c
 def test_a_killed_controller_costs_nothing_and_a_new_one_takes_over(
     engine: EngineServer, controller: ControllerProcess
 ) -> None:
-    """Under the lease hard prompts run 5 steps, which SGLang's own rule would never do."""
-    controller.run(*FIVE_STEPS)
-    with Traffic(engine, HARD, TOKENS, CONCURRENT) as traffic:
-        wait_until("5 steps", lambda: mostly(engine, 5), LEARN_S)
+    """Under the lease easy prompts are decoded plainly, which SGLang's own rule would never do."""
+    controller.run(*NO_STEPS)
+    with Traffic(engine, EASY, TOKENS, CONCURRENT) as traffic:
+        wait_until("plain decoding", lambda: mostly(engine, 0), LEARN_S)
         killed_ns = time.monotonic_ns()
         controller.kill()
         time.sleep(LEASE_LIFE_S + 2.0)
         orphaned = engine.steps.since(killed_ns + seconds_ns(LEASE_LIFE_S))
         assert len(orphaned) > 20
-        assert all_steps(orphaned) == {0, 1}
-        assert engine.current_steps() in (0, 1)
+        assert all_steps(orphaned) <= {1, 3, 5}
+        assert engine.current_steps() in (1, 3, 5)
 
         controller.start()
         controller.wait_connected(engine.engine_id)
-        controller.run(*FIVE_STEPS)
-        wait_until("5 steps under the new controller", lambda: mostly(engine, 5), LEARN_S)
+        controller.run(*NO_STEPS)
+        wait_until("plain decoding under the new controller", lambda: mostly(engine, 0), LEARN_S)
         assert controller.engine(engine.engine_id).in_force.source == LEASE
     assert traffic.longest_wait_s < LONGEST_WAIT_S
     assert {answer.finish_reason for answer in traffic.answers} == {"length"}

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 
@@ -57,7 +57,7 @@ class DaemonProcess:
         )
         self._channel: grpc.Channel | None = None
 
-    def __enter__(self) -> DaemonProcess:
+    def __enter__(self) -> Self:
         self.started()
         return self
 

@@ -17,9 +17,10 @@ from support.step_rows import MadeUpEngine
 from trimtab.config import JournalSection, PolicySection, Settings
 from trimtab.domain import Mode, speculate
 from trimtab.policies.registry import policy_factory
-from trimtab.server.fleet import Fleet, Seat
+from trimtab.server.fleet import Fleet
 from trimtab.server.journaling import Journaling, open_journal
 from trimtab.server.outbox import Outbox
+from trimtab.server.seat import Seat
 from trimtab.session.engine_session import SessionSettings
 from trimtab.session.events import Event, Reported
 from trimtab.session.profiles import KeyedProfile
@@ -86,7 +87,7 @@ class Desk:
 
     def resume(self) -> int:
         """Go on from what an earlier run left; how many engines."""
-        return self.fleet.resume(self.journal.saved, self.journal.profiles.__getitem__)
+        return self.fleet.resume(self.journal.saved, self.journal.profiles.__getitem__, self.journal.orders)
 
     def join(self, engine_id: str = "a", boot_id: str = "boot-1", **fields: Any) -> Seat:
         """An engine says Hello."""

@@ -17,6 +17,7 @@ STEPS_A_REPORT = 5
 ABOUT: Mapping[str, Any] = {
     "software": pb.Software(sglang_version="0.5.23"),
     "topology": pb.Topology(tp_size=1),
+    "on_expiry": "stock",
     "speculation": pb.Speculation(
         algorithm="EAGLE", topk=1, adaptive=True, initial_steps=3, model="/models/llama-a",
         draft_model="/models/llama-a-eagle", attention_backend="fa3", dtype="bfloat16", kv_cache_dtype="auto",
@@ -35,10 +36,12 @@ class LivingEngine:
 
     Attributes:
         comes_back: Whether it connects again when the stream ends, as the plugin does.
+        harmed_by: Why it refuses every lease that drafts; empty if it follows them.
     """
 
     def __init__(self, target: str, engine_id: str, **hello: Any) -> None:
         self.comes_back = False
+        self.harmed_by = ""
         self._script = ScriptedEngine(target, engine_id, **hello)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._live, name=f"living-{engine_id}", daemon=True)
@@ -65,8 +68,14 @@ class LivingEngine:
                 continue
             lease = self._lease()
             if lease is not None:
-                self._script.follow(lease)
+                self._answer(lease)
             self._report()
+
+    def _answer(self, lease: pb.Lease) -> None:
+        if self.harmed_by and not lease.HasField("pin") and any(entry.mode.steps for entry in lease.table):
+            self._script.refuse(lease, pb.REFUSAL_HARMFUL, self.harmed_by)
+        else:
+            self._script.follow(lease)
 
     def _come_back(self) -> None:
         self._script.close()

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ from support.living_engine import ABOUT, LivingEngine
 
 OURS = Path(sys.executable).parent
 METRICS_PORT = "9464"
+TCP_PORT = "50051"
 COMMAND_TIMEOUT_S = 90.0
 START_WITHIN_S = 30.0
 SQLITE = """
@@ -57,6 +59,7 @@ class Operator:
         self.target = f"unix:{folder}/run/trimtab/trimtabd.sock"
         self.server = ExitStack()
         self._metrics_port = str(free_port())
+        self._tcp_port = str(free_port())
         self._daemon = ExitStack()
 
     def __enter__(self) -> Self:
@@ -82,11 +85,12 @@ class Operator:
         for name, content in FILE_BLOCK.findall(page.read_text()):
             (self.folder / name).write_text(self.adapted(name, content))
         for command in commands_of(page):
-            self.run(command)
+            here = [self.adapted("", line) for line in (command.line, *command.expected)]
+            self.run(replace(command, line=here[0], expected=tuple(here[1:])))
 
     def adapted(self, name: str, content: str) -> str:
         """The content of a file on the page, fit for this machine."""
-        return content.replace(METRICS_PORT, self._metrics_port)
+        return content.replace(METRICS_PORT, self._metrics_port).replace(TCP_PORT, self._tcp_port)
 
     def run(self, command: Command) -> None:
         """Type one command."""
@@ -114,10 +118,14 @@ class Operator:
             labels = dict(pair.split("=") for pair in settings.get("TRIMTAB_LABELS", "team=chat").split(","))
             self.start_engine(settings["TRIMTAB_ENGINE_ID"], labels)
 
-    def start_engine(self, engine_id: str, labels: Mapping[str, str]) -> None:
+    def stop_daemon(self) -> None:
+        """End the daemon without a page, as a crash would."""
+        self._daemon.close()
+
+    def start_engine(self, engine_id: str, labels: Mapping[str, str], harmed_by: str = "") -> None:
         """Start an engine without a page; the page's own server takes its place."""
         engine = LivingEngine(self.target, engine_id, labels=labels, **ABOUT)
-        engine.comes_back = True
+        engine.comes_back, engine.harmed_by = True, harmed_by
         self.server.enter_context(engine)
 
     def run_beside_server(self, command: Command) -> None:

@@ -54,13 +54,18 @@ def test_an_empty_value_is_a_value() -> None:
         ("native", None, control_pb2.Mode.KIND_PLAIN_NATIVE, 0),
         ("cold", None, control_pb2.Mode.KIND_PLAIN_COLD, 0),
         ("warm", None, control_pb2.Mode.KIND_PLAIN_WARM, 0),
-        (None, 3, control_pb2.Mode.KIND_SPECULATE, 3),
+        (None, "3", control_pb2.Mode.KIND_SPECULATE, 3),
     ],
 )
 def test_a_pin_names_one_mode(
-    plain: str | None, steps: int | None, kind: control_pb2.Mode.Kind.ValueType, drafts: int
+    plain: str | None, steps: str | None, kind: control_pb2.Mode.Kind.ValueType, drafts: int
 ) -> None:
     assert pinning.target(plain, steps) == {"mode": control_pb2.Mode(kind=kind, steps=drafts)}
+
+
+@pytest.mark.parametrize(("steps", "low", "high"), [("1-3", 1, 3), ("0-5", 0, 5), (" 2-2 ", 2, 2)])
+def test_a_pin_names_a_range_of_steps(steps: str, low: int, high: int) -> None:
+    assert pinning.target(None, steps) == {"range": control_pb2.StepRange(min_steps=low, max_steps=high)}
 
 
 def test_plain_alone_leaves_the_kind_to_the_controller() -> None:
@@ -71,13 +76,15 @@ def test_plain_alone_leaves_the_kind_to_the_controller() -> None:
     ("plain", "steps", "advice"),
     [
         (None, None, "say which mode"),
-        ("warm", 3, "only one of these"),
+        ("warm", "3", "only one of these"),
         ("hot", None, "use native, cold, warm"),
-        (None, 0, "use --plain"),
-        (None, -1, "use --plain"),
+        (None, "0", "use --plain"),
+        (None, "-1", "a number of drafts, as in 3, or a range, as in 1-3"),
+        (None, "many", "a number of drafts, as in 3, or a range, as in 1-3"),
+        (None, "3-1", "write the smaller number first"),
     ],
 )
-def test_a_pin_without_one_clear_mode_is_refused_with_advice(plain: str | None, steps: int | None, advice: str) -> None:
+def test_a_pin_without_one_clear_mode_is_refused_with_advice(plain: str | None, steps: str | None, advice: str) -> None:
     with pytest.raises(TrimtabError, match=advice):
         pinning.target(plain, steps)
 
@@ -109,6 +116,13 @@ def test_plain_stands_alone_or_carries_a_kind(arguments: list[str], plain: str |
         ["engines", "--wings"],
         ["show"],
         ["policy", "-p", "a=1"],
+        ["policy", "--all", "--shadow"],
+        ["policy", "--all", "--canary"],
+        ["policy", "--all", "--set", "ucb", "--canary", "--shadow"],
+        ["policy", "--all", "--set", "ucb", "--share", "0.5"],
+        ["policy", "--all", "--set", "ucb", "--canary", "--share", "1.5"],
+        ["policy", "--promote", "--withdraw"],
+        ["freeze"],
         ["engines", "--controller", "somewhere"],
         ["engines", "--controller", "unix:/nonexistent/trimtabd.sock"],
         ["--controller", "127.0.0.1:1", "engines"],

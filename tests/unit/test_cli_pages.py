@@ -1,23 +1,25 @@
+import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import render
 
-from support.admin_messages import SILENT, engine
-from trimtab.cli import output, page
+from support.admin_messages import SILENT, controller, engine
+from trimtab.cli import output, overview, page
 from trimtab.cli.engines import NO_ENGINES
 from trimtab.cli.top import frame, heading
 from trimtab.cli.views import EngineView, engine_detail, engine_view
 from trimtab.cli.watching import SILENT_AFTER_S, aged
+from trimtabpb.v1 import admin_pb2
 
 ENGINES = """\
-ENGINE   STATE         MODE        BY         BATCH  TOKENS/S  ACCEPTED  STEP MS  SWITCHES  RUN/WAIT  LEASE AGE
-llama-a  connected     plain_warm  pin 9m58s    3.5     1,234      1.91     7.25        12       4/1       0.4s
-llama-b  disconnected  -           -              -         -         -        -         0       0/0          -"""
+ENGINE   STATE         MODE        BY                  BATCH  TOKENS/S  ACCEPTED  STEP MS  SWITCHES  RUN/WAIT  LEASE AGE
+llama-a  connected     plain_warm  pin 9m58s (canary)    3.5     1,234      1.91     7.25        12       4/1       0.4s
+llama-b  disconnected  -           -                       -         -         -        -         0       0/0          -"""  # noqa: E501
 
 ENGINES_NARROW = """\
-ENGINE   STATE         MODE        BY         BATCH  TOKENS/S  ACCEPTED  STEP MS
-llama-a  connected     plain_warm  pin 9m58s    3.5     1,234      1.91     7.25
-llama-b  disconnected  -           -              -         -         -        -"""
+ENGINE   STATE         MODE        BY                  BATCH  TOKENS/S  ACCEPTED  STEP MS
+llama-a  connected     plain_warm  pin 9m58s (canary)    3.5     1,234      1.91     7.25
+llama-b  disconnected  -           -                       -         -         -        -"""
 
 DECISION = """\
 BATCH  MODE          WHY         P  ACCEPTED  STEP MS  TOKENS/S   FROM     TO
@@ -41,7 +43,7 @@ def test_the_table_has_a_row_an_engine_with_dashes_for_what_is_unknown() -> None
 
 def test_a_narrow_terminal_gets_whole_columns_and_fewer() -> None:
     views = [engine_view(engine()), engine_view(engine(SILENT))]
-    assert text_of(output.engines_table(views, 82)) == ENGINES_NARROW
+    assert text_of(output.engines_table(views, 91)) == ENGINES_NARROW
 
 
 def test_a_pin_that_the_engine_has_not_confirmed_is_marked() -> None:
@@ -49,6 +51,38 @@ def test_a_pin_that_the_engine_has_not_confirmed_is_marked() -> None:
     assert view.pin is not None
     waiting = replace(view, decided_by="lease", pin=replace(view.pin, in_force=False))
     assert render(output.decided_text(waiting)).plain == "lease (pin?)"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("pin { range { min_steps: 1 max_steps: 3 } }", "pin 1-3 9m58s (canary)"),
+        ("policy { canary: false }", "pin 9m58s"),
+    ],
+)
+def test_a_range_and_a_canary_are_marked(change: str, text: str) -> None:
+    changed = engine()
+    changed.MergeFrom(engine(change))
+    changed.policy.canary = "canary)" in text
+    assert render(output.decided_text(engine_view(changed))).plain == text
+
+
+def test_the_controllers_page_has_a_line_for_every_order() -> None:
+    answer = admin_pb2.ListEnginesResponse(engines=[engine()], controller_version="1.2", controller=controller())
+    assert list(overview.lines(overview.controller_view(answer))) == [
+        ("controller", "version 1.2, since 2023-11-14T22:13:20+00:00"),
+        ("engines", "connected=1"),
+        (
+            "pin",
+            "plain for team=chat, not for llama-b; zone=1, 9m58s left, "
+            "by kim@ops at 2023-11-14T22:13:20+00:00: latency",
+        ),
+        ("pin", "steps 1-3 for all, until released, by - at 2023-11-14T22:13:20+00:00: -"),
+        ("policy", "fixed for team=chat: steps=3"),
+        ("policy", "ucb for all, in shadow: none"),
+        ("canary", "goodput on llama-a (10% of all), since 2023-11-14T22:13:20+00:00"),
+        ("refused", "permission_denied=3"),
+    ]
 
 
 def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong() -> None:
@@ -66,9 +100,14 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "offers": "plain_warm, speculate(1), speculate(3)",
         "not offered": "plain_native: not proven with LoRA",
         "draft caches": "25% of the requests have a hole in theirs; 3 were drafted for with one",
+        "memory": "the step counts take 1.20 GiB of the device (9830 KV tokens); "
+        "each running request keeps 8 KV tokens free",
         "in force": "plain_warm, decided by pin",
         "pin": "plain_warm, 9m58s left, in force, by kim@ops at 2023-11-14T22:13:20+00:00: latency",
+        "policy": "ucb, on trial as a canary, paused by the pin",
+        "shadow": "goodput, agrees for 94.0% of 1,200 steps",
         "lease": "version 7, age 0.4s, accepted",
+        "on expiry": "last:60",
         "profile": "none",
         "alarms": "acceptance_drift",
         "measured": "1,234 tokens/s, 1.91 accepted drafts, 7.25 ms a step, batch 3.5 over 640 steps; "
@@ -89,6 +128,16 @@ def test_an_engine_that_only_observes_says_why() -> None:
     assert dict(page.lines(engine_detail(engine(SILENT))))["offers"] == (
         "nothing, it only observes: TRIMTAB_MODE is observe"
     )
+
+
+def test_what_the_step_counts_take_is_unknown_where_nobody_measured() -> None:
+    unmeasured = replace(engine_detail(engine()), candidate_cost={
+        "memory_bytes": None, "kv_tokens": None, "reserved_kv_tokens_per_request": 8,
+    })  # fmt: skip
+    assert dict(page.lines(unmeasured))["memory"] == (
+        "the step counts take an unknown part of the device; each running request keeps 8 KV tokens free"
+    )
+    assert dict(page.lines(engine_detail(engine(SILENT))))["memory"] == "-"
 
 
 def test_a_decision_shows_the_chosen_mode_and_what_is_expected_of_every_candidate() -> None:

@@ -10,8 +10,8 @@ import pytest
 import typer.main
 from prometheus_client import CollectorRegistry, generate_latest
 
-from support.admin_messages import engine
-from trimtab.cli import main, views
+from support.admin_messages import controller, engine
+from trimtab.cli import main, overview, views
 from trimtab.config import SECTIONS, Settings, load_tables, make_settings
 from trimtab.replay import replay_result, verify
 from trimtab.server.journal_metrics import JournalCollector
@@ -43,7 +43,13 @@ def test_every_command_is_listed() -> None:
     assert set(re.findall(r"^\| `trimtab ([a-z]+)", section("Commands"), re.MULTILINE)) == set(group.commands)
 
 
-@pytest.mark.parametrize("view", [views.EngineView, views.EngineDetail, views.PinView, views.LeaseView, views.BandView])
+@pytest.mark.parametrize(
+    "view",
+    [
+        views.EngineView, views.EngineDetail, views.PinView, views.LeaseView, views.BandView, views.ShadowView,
+        overview.ControllerView, overview.StandingPinView, overview.StandingPolicyView, overview.CanaryView,
+    ],
+)  # fmt: skip
 def test_every_key_of_the_json_output_is_listed(view: Any) -> None:
     missing = {key for key in view.__struct_fields__ if f"`{key}`" not in section("Commands")}
     assert missing == set()
@@ -74,7 +80,7 @@ def test_the_configuration_shown_is_complete_and_the_default(tmp_path: Path) -> 
 def test_every_metric_is_listed(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     registry.register(JournalCollector(lambda: failing_scribe(tmp_path)))
-    registry.register(FleetCollector(lambda: [Sample(engine(), reports=1, decisions=1, leases=1)]))
+    registry.register(FleetCollector(lambda: [Sample(engine(), reports=1, decisions=1, leases=1)], controller))
     served = set(re.findall(r"^(trimtab_\w+)[{ ]", generate_latest(registry).decode(), re.MULTILINE))
     assert set(re.findall(r"`(trimtab_\w+)`", section("Metrics"))) == {
         name for name in served if not name.endswith("_created")

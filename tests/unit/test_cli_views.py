@@ -1,10 +1,12 @@
 import msgspec
 import pytest
+from google.protobuf.text_format import Parse
 
-from support.admin_messages import SILENT, engine
-from trimtab.cli.views import engine_detail, engine_view, mode_view
+from support.admin_messages import SILENT, controller, engine
+from trimtab.cli.overview import controller_view
+from trimtab.cli.views import engine_detail, engine_view, mode_view, selector_text
 from trimtab.domain import PLAIN_COLD, PLAIN_NATIVE, PLAIN_WARM, Mode, speculate
-from trimtabpb.v1 import control_pb2
+from trimtabpb.v1 import admin_pb2, control_pb2
 
 KINDS = control_pb2.Mode.Kind
 
@@ -23,6 +25,24 @@ def test_an_engine_in_a_line_says_what_it_runs_who_decides_and_how_it_goes() -> 
         "mode": {"kind": "plain_warm", "steps": 0},
         "decided_by": "pin",
         "policy": "ucb",
+        "policy_paused": True,
+        "canary": True,
+        "shadow": {
+            "policy": "goodput",
+            "steps": 1200,
+            "agreement": 0.94,
+            "unusable": None,
+            "bands": [
+                {
+                    "min_batch_size": 1,
+                    "max_batch_size": None,
+                    "mode": {"kind": "speculate", "steps": 1},
+                    "probability": 1.0,
+                    "reason": "exploit",
+                    "candidates": [],
+                }
+            ],
+        },
         "pin": {
             "mode": {"kind": "plain_warm", "steps": 0},
             "owner": "kim@ops",
@@ -30,6 +50,9 @@ def test_an_engine_in_a_line_says_what_it_runs_who_decides_and_how_it_goes() -> 
             "remaining_s": 598.0,
             "pinned_at": "2023-11-14T22:13:20+00:00",
             "in_force": True,
+            "min_steps": None,
+            "max_steps": None,
+            "ordered_for": None,
         },
         "lease": {"version": 7, "age_s": 0.4, "acknowledged": True, "refusal": None},
         "goodput_tps": 1234.5,
@@ -86,6 +109,53 @@ def test_bands_end_where_the_next_begins_and_unknown_expectations_are_null() -> 
     chosen, plain = bands[0].candidates
     assert (chosen.accepted_drafts, chosen.goodput_high_tps) == (1.9, 1300)
     assert (plain.step_ms, plain.accepted_drafts, plain.goodput_tps) == (5, None, None)
+
+
+def test_a_pin_on_a_range_and_whom_it_stands_for_are_shown() -> None:
+    ranged = engine()
+    ranged.MergeFrom(engine("pin { range { max_steps: 3 } } pin_selector { labels { key: 'a' value: '1' } }"))
+    pin = engine_view(ranged).pin
+    assert pin is not None
+    assert (pin.min_steps, pin.max_steps, pin.ordered_for, pin.what) == (0, 3, "a=1", "steps 0-3")
+    for selector, text in (("all: true", "all"), ("engine_ids: 'b' engine_ids: 'a'", "b, a")):
+        assert selector_text(Parse(selector, admin_pb2.Selector())) == text
+
+
+def test_a_shadow_before_its_first_step_agrees_with_nothing_yet() -> None:
+    shadow = engine_view(engine('policy { shadow { name: "ucb" unusable: "no modes" } }')).shadow
+    assert shadow is not None
+    assert (shadow.agreement, shadow.unusable, shadow.bands) == (None, "no modes", ())
+
+
+def test_the_controller_says_what_stands_what_is_on_trial_and_what_was_refused() -> None:
+    answer = admin_pb2.ListEnginesResponse(
+        engines=[engine(), engine(SILENT)], controller_version="1.2", controller=controller()
+    )
+    since = "2023-11-14T22:13:20+00:00"
+    assert as_json(controller_view(answer)) == {
+        "version": "1.2",
+        "started_at": since,
+        "engines": {"connected": 1, "disconnected": 1},
+        "standing_pins": [
+            {
+                "ordered_for": "team=chat", "what": "plain", "remaining_s": 598.0, "owner": "kim@ops",
+                "reason": "latency", "pinned_at": since, "released": ["llama-b", "zone=1"],
+            },
+            {
+                "ordered_for": "all", "what": "steps 1-3", "remaining_s": None, "owner": "", "reason": "",
+                "pinned_at": since, "released": [],
+            },
+        ],
+        "standing_policies": [
+            {"ordered_for": "team=chat", "policy": "fixed", "parameters": {"steps": "3"}, "shadow": False},
+            {"ordered_for": "all", "policy": "ucb", "parameters": {}, "shadow": True},
+        ],
+        "canary": {
+            "policy": "goodput", "parameters": {"margin": "0.01"}, "ordered_for": "all", "share": 0.1, "since": since,
+            "engines": ["llama-a"],
+        },
+        "refused": {"permission_denied": 3},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("change", ['in_force { pin_id: "p0" }', "in_force { source: SOURCE_LEASE }"])

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from trimtab.access_settings import Role, RoleSection, TlsSection
 from trimtab.config import (
     DEFAULT_METRICS_LISTEN,
     default_socket_path,
@@ -36,7 +37,19 @@ FULL = """
 socket = "/run/trimtab/trimtabd.sock"
 listen = "[::1]:50051"
 socket_group = "inference"
+socket_roles = ["engine", "viewer"]
 metrics_listen = "0.0.0.0:9464"
+max_engines = 64
+[server.tls]
+cert = "server.pem"
+key = "/etc/trimtab/server.key"
+client_ca = "ca.pem"
+[[server.role]]
+role = "engine"
+names = ["gpu-*.example.org"]
+[[server.role]]
+role = "operator"
+token_file = "operators.tokens"
 [session]
 report_interval_ms = 100
 lease_ttl_s = 5
@@ -53,6 +66,11 @@ def test_a_full_file_is_taken_in_and_printed_as_one_that_means_the_same(tmp_path
     settings = make_settings(load_tables(path))
 
     assert settings.server.socket_group == "inference"
+    assert settings.server.socket_roles == (Role.ENGINE, Role.VIEWER)
+    assert settings.server.tls == TlsSection(
+        str(tmp_path / "server.pem"), "/etc/trimtab/server.key", str(tmp_path / "ca.pem")
+    )
+    assert settings.server.role[1] == RoleSection(Role.OPERATOR, token_file=str(tmp_path / "operators.tokens"))
     assert settings.session.lease_ttl_s == 5.0
     assert settings.policy.parameters == {"half_life_s": 10.0}
     assert make_settings(msgspec.toml.decode(render_settings(settings))) == settings
@@ -84,12 +102,67 @@ BAD_TABLES: dict[str, tuple[dict[str, Any], str]] = {
     "lease too short": ({"session": {"lease_ttl_s": 0.4}}, "session.lease_ttl_s: must be 0.5 to 60, is 0.4"),
     "lease without end": ({"session": {"lease_ttl_s": float("inf")}}, "session.lease_ttl_s: must be 0.5 to 60, is inf"),
     "no number": ({"session": {"lease_ttl_s": float("nan")}}, "session.lease_ttl_s: must be 0.5 to 60, is nan"),
-    "open address": (
+    "no TLS": (
         {"server": {"listen": "10.0.0.7:50051"}},
-        "server.listen: '10.0.0.7' is not a loopback address; TCP is for this machine only, since there is no TLS yet: "
-        "use 127.0.0.1:PORT, or the socket",
+        "server.listen: needs TLS: set cert, key and client_ca under [server.tls]; or, to try it out, "
+        "use a loopback address with --insecure-loopback, which lets in everybody on this machine",
     ),
-    "no address": ({"server": {"listen": "localhost"}}, "server.listen: 'localhost' is not HOST:PORT"),
+    "open to everybody": (
+        {"server": {"listen": "10.0.0.7:50051", "insecure_loopback": True}},
+        "server.listen: '10.0.0.7' is not a loopback address, and --insecure-loopback lets in everybody: "
+        "use 127.0.0.1:PORT, or set [server.tls]",
+    ),
+    "no address": (
+        {"server": {"listen": "localhost", "insecure_loopback": True}}, "server.listen: 'localhost' is not HOST:PORT",
+    ),
+    "cert without key": (
+        {"server": {"tls": {"cert": "x"}}}, "server.tls.key: is missing: TLS needs both cert and key",
+    ),
+    "key without cert": (
+        {"server": {"tls": {"key": "x"}}}, "server.tls.cert: is missing: TLS needs both cert and key",
+    ),
+    "authorities without cert": (
+        {"server": {"tls": {"client_ca": "x"}}},
+        "server.tls.cert: is missing: client_ca goes with the daemon's own cert and key",
+    ),
+    "TLS without TCP": (
+        {"server": {"tls": {"cert": "x", "key": "y"}}},
+        "server.listen: is missing: TLS is for TCP; give HOST:PORT, or leave [server.tls] out",
+    ),
+    "TLS for nobody": (
+        {"server": {"listen": "h:1", "tls": {"cert": "x", "key": "y", "client_ca": "z"}}},
+        "server.role: is missing: nobody may do anything over TCP; add [[server.role]] with role and names",
+    ),
+    "TLS that is none": (
+        {"server": {"listen": "[::1]:1", "insecure_loopback": True, "tls": {"cert": "x", "key": "y"}}},
+        "server.insecure_loopback: contradicts [server.tls]: leave one of them out",
+    ),
+    "names that nobody vouches for": (
+        {"server": {"listen": "h:1", "tls": {"cert": "x", "key": "y"}, "role": [{"role": "viewer", "names": ["*"]}]}},
+        "server.role[0].names: need server.tls.client_ca, which vouches for certificates",
+    ),
+    "a role for nobody": (
+        {"server": {"role": [{"role": "viewer"}]}},
+        "server.role[0]: says nobody: give names of certificates, or a token_file",
+    ),
+    "an empty name": (
+        {"server": {"tls": {"client_ca": "z"}, "role": [{"role": "viewer", "names": [""]}]}},
+        "server.role[0].names: must be 1 to 256 patterns, none of them empty",
+    ),
+    "no role": (
+        {"server": {"role": [{"role": "boss", "names": ["*"]}]}},
+        "server.role[0].role: 'boss' is no role; there are: engine, viewer, operator",
+    ),
+    "no role of the socket": (
+        {"server": {"socket_roles": ["boss"]}},
+        "server.socket_roles[0]: 'boss' is no role; there are: engine, viewer, operator",
+    ),
+    "unknown key of TLS": ({"server": {"tls": {"certs": "x"}}}, "server.tls.certs: unknown key; did you mean cert?"),
+    "unknown key of a role": (
+        {"server": {"role": [{"nam": "x"}]}}, "server.role[0].nam: unknown key; did you mean names?",
+    ),
+    "TLS as a word": ({"server": {"tls": "yes"}}, "server.tls: must be a table"),
+    "no engines": ({"server": {"max_engines": 0}}, "server.max_engines: must be 1 to 65536, is 0"),
     "no port": ({"server": {"metrics_listen": "here:http"}}, "server.metrics_listen: 'here:http' is not HOST:PORT"),
     "long socket": (
         {"server": {"socket": "/" + "s" * 107}},

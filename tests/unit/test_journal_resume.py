@@ -16,8 +16,9 @@ from trimtab.domain import PLAIN_WARM, CostKey, Pin, modes_of, speculate
 from trimtab.policies.profile import ProfilePoint, profile_of
 from trimtab.policies.registry import policy_factory
 from trimtab.replay.verify import verify
-from trimtab.server.fleet import Seat
+from trimtab.server.audit import AuditEntry
 from trimtab.server.scribe import CHECKPOINTS_AT_A_TIME
+from trimtab.server.seat import Seat
 from trimtab.session.events import Pinned, PolicySet, Unpinned
 from trimtab.session.profiles import KeyedProfile
 from trimtab.session.state import PolicyChoice, SessionState
@@ -26,6 +27,7 @@ from trimtab.store.reading import Journal
 from trimtabpb.v1 import control_pb2 as pb
 
 PIN = Pin("p1", PLAIN_WARM, "latency", "kim")
+ORDERED = AuditEntry(TODAY_NS, "unix", "unix:", "kim@host", "Pin", {}, "OK", orders=True, engines=("a",))
 both_ends = pytest.mark.parametrize("dies", [False, True], ids=["ended", "killed"])
 
 
@@ -154,10 +156,10 @@ def test_a_pin_counts_the_time_that_the_machine_was_down(tmp_path: Path) -> None
 
     seen: list[int] = []
     written(tmp_path, first)
-    # Another boot of the machine, an hour of wall time ago; the monotonic clock began again.
+    # Another boot of the machine, five minutes of wall time ago; the monotonic clock began again.
     path = tmp_path / "journal.db"
     rows_of(path, "UPDATE runs SET boot_id = 'another'")
-    rows_of(path, "UPDATE entries SET wall_ns = wall_ns - ?", (300 * S,))
+    rows_of(path, "UPDATE entries SET wall_ns = ?", (time.time_ns() - 300 * S,))
     come_back(tmp_path, second)
 
     left_s = (seen[0] - time.monotonic_ns()) / 1e9
@@ -342,7 +344,7 @@ def test_an_order_that_there_was_no_room_for_is_in_the_next_state(tmp_path: Path
         desk.journal.writer._queue_bytes = 0
         desk.order(seat, Pinned(PIN))
         desk.journal.writer._queue_bytes = 300
-        desk.fleet.note_order("Pin", {}, ["a"])
+        desk.fleet.note_order(ORDERED)
         assert await desk.fleet.settled(before) == "its queue is full"
         desk.journal.writer._queue_bytes = 1 << 20
         desk.clock.pass_s(1.5)

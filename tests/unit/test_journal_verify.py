@@ -12,18 +12,19 @@ import msgspec
 import pytest
 
 from support.journals import Desk, rows_of, written
-from trimtab.domain import PLAIN_WARM, Pin, speculate
+from trimtab.domain import PLAIN_WARM, Pin, StepRange, speculate
 from trimtab.errors import DataError
 from trimtab.policies.goodput import GoodputPolicy
 from trimtab.policies.registry import policy_factory
 from trimtab.replay.comparison import first_mismatch
 from trimtab.replay.verify import Difference, VerifyResult, verify
-from trimtab.session.events import Pinned, PolicySet, Unpinned
+from trimtab.session.events import Pinned, PoliciesSwapped, PolicySet, ShadowDropped, ShadowSet, Unpinned
 from trimtab.store.entries import Kind
 from trimtab.store.reading import Journal
 from trimtabpb.v1 import control_pb2 as pb
 
 PIN = Pin("p1", PLAIN_WARM, "latency", "kim")
+NARROW = Pin("p2", speculate(1), "latency", "kim", StepRange(0, 1))
 
 
 def busy(desk: Desk) -> None:
@@ -36,6 +37,17 @@ def busy(desk: Desk) -> None:
         match turn:
             case 10:
                 desk.order(a, Pinned(PIN, 5.0))
+            case 15:
+                desk.order(b, ShadowSet("ucb", policy_factory("ucb")))
+            case 30:
+                desk.order(b, PoliciesSwapped())
+            case 35:
+                desk.order(a, Pinned(NARROW, 3.0))
+            case 40:
+                desk.order(b, PoliciesSwapped())
+                desk.order(a, ShadowSet("exp3", policy_factory("exp3")))
+            case 45:
+                desk.order(b, ShadowDropped())
             case 50:
                 desk.order(b, Pinned(PIN))
             case 60:
@@ -291,7 +303,7 @@ def test_a_damaged_entry_is_one_error_with_its_place(journal: Path) -> None:
 def test_all_of_the_session_is_in_the_journal(original: Path) -> None:
     with Journal(original) as journal:
         kinds = {entry.kind for entry in journal.entries()}
-    assert kinds >= set(Kind) - {Kind.RESUMED, Kind.FAILED, Kind.ADMIN}
+    assert kinds >= set(Kind) - {Kind.RESUMED, Kind.FAILED, Kind.ADMIN, Kind.STANDING}
 
 
 # -- comparing -----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ class SpelledOut:
     step: int = 0
     lease: Lease | None = None
     pin: Pin | None = None
+    standby: Mode | None = None
     choice: Choice | None = None
     switches: int = 0
     last_version: int = 0
@@ -34,12 +35,14 @@ class SpelledOut:
     def choose(self, batch_size: int) -> Mode | None:
         self.step += 1
         if self.lease and self.step > self.covered:
-            self.release()
-        if self.lease is None and self.pin is None:
+            self.outlive(self.lease)
+        if self.lease is None and self.pin is None and self.standby is None:
             return None
         self.mean = batch_size if self.mode is None else self.mean + self.weight * (batch_size - self.mean)
         if self.pin:
             self.run(Choice(self.pin.mode))
+        elif self.standby:
+            self.run(Choice(self.standby))
         elif self.lease:
             self.follow(self.lease)
         return self.mode
@@ -74,16 +77,22 @@ class SpelledOut:
         if self.lease and lease.version == self.lease.version and lease.pin == self.pin:
             return True
         self.lease, self.pin, self.weight, self.band = lease if lease.table else None, lease.pin, lease.smoothing, None
+        self.standby = None
+        self.forget_if_free()
         return True
 
     def expire(self, version: int) -> bool:
-        hit = self.lease is not None and self.lease.version == version
-        if hit:
-            self.release()
-        return hit
+        if self.lease is None or self.lease.version != version:
+            return False
+        self.outlive(self.lease)
+        return True
+
+    def outlive(self, lease: Lease) -> None:
+        self.lease, self.standby = None, lease.then
+        self.forget_if_free()
 
     def release(self) -> None:
-        self.lease = None
+        self.lease = self.standby = None
         self.forget_if_free()
 
     def drop_pin(self, pin_id: str) -> bool:
@@ -94,7 +103,7 @@ class SpelledOut:
         return hit
 
     def forget_if_free(self) -> None:
-        if self.lease is None and self.pin is None:
+        if self.lease is None and self.pin is None and self.standby is None:
             self.mode = self.choice = self.band = None
 
 
@@ -125,6 +134,7 @@ def leases(draw: st.DrawFn, version: int) -> Lease:
         exploration_dwell_steps=draw(st.sampled_from([0, 1, 3, 10])),
         life_steps=draw(st.sampled_from([1, 12, 1_000_000, 1_000_000])),
         pin=pin,
+        then=draw(st.sampled_from([None, None, MODES[0], MODES[1]])),
     )
     check_lease(lease)
     return lease
@@ -178,8 +188,8 @@ def test_the_machine_decides_what_the_rule_says(course: list[tuple[Command, list
         for size in sizes:
             assert machine.choose(size) == rule.choose(size)
             assert machine.choice == rule.choice
-    assert (machine.step, machine.switches, machine.pin, machine.lease, machine.last_version) == (
-        rule.step, rule.switches, rule.pin, rule.lease, rule.last_version,
+    assert (machine.step, machine.switches, machine.pin, machine.lease, machine.standby, machine.last_version) == (
+        rule.step, rule.switches, rule.pin, rule.lease, rule.standby, rule.last_version,
     )  # fmt: skip
 
 

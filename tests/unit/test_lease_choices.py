@@ -229,6 +229,53 @@ def test_an_expired_version_may_come_again() -> None:
     assert trail(begun, [4]) == "7"
 
 
+STANDBY = speculate(1)
+
+
+def outlived(**fields: Any) -> LeaseMachine:
+    """A machine whose lease has ended, with a mode set for the time after."""
+    begun = machine(lease(then=STANDBY, **fields))
+    trail(begun, [4, 40])
+    assert begun.expire(1)
+    return begun
+
+
+def test_the_mode_set_for_the_time_after_a_lease_runs_at_every_batch_size_until_the_next_lease() -> None:
+    begun = outlived()
+    assert trail(begun, [4, 40, 200]) == "111"
+    assert (begun.lease, begun.standby, begun.version, begun.entry) == (None, STANDBY, 0, -1)
+    begun.adopt(lease(2))
+    assert trail(begun, [4]) == "7"
+    assert begun.standby is None
+
+
+def test_a_life_that_ends_in_steps_ends_like_any_other() -> None:
+    ending = machine(lease(life_steps=3, then=STANDBY))
+    assert trail(ending, [4] * 6) == "777111"
+
+
+def test_a_release_ends_the_mode_set_for_the_time_after_a_lease_as_well() -> None:
+    begun = outlived()
+    begun.release()
+    assert trail(begun, [4]) == "."
+    let_go = machine(lease(then=STANDBY))
+    let_go.release()
+    assert trail(let_go, [4]) == "."
+
+
+def test_a_pin_goes_before_the_mode_set_for_the_time_after_a_lease() -> None:
+    begun = outlived(pin=PIN)
+    assert trail(begun, [4]) == "5"
+    begun.drop_pin("p1")
+    assert trail(begun, [4]) == "1"
+
+
+def test_a_fallback_ends_the_mode_set_for_the_time_after_a_lease() -> None:
+    begun = outlived()
+    begun.fall_back("KeyError: 3")
+    assert trail(begun, [4]) == "."
+
+
 def test_a_fallback_is_for_good() -> None:
     begun = machine(lease(pin=PIN))
     trail(begun, [4])

@@ -56,6 +56,21 @@ REASONS: list[tuple[EngineFacts, list[HookStatus], bool, list[str]]] = [
         ["the server runs without --speculative-adaptive, so there is one step count only"],
     ),
     (
+        facts({"speculative_algorithm": "EAGLE", "speculative_eagle_topk": 4}, adaptive=False),
+        HOOKED,
+        True,
+        [
+            "the server runs without --speculative-adaptive, so there is one step count only (topk is 4: trees of "
+            "drafts have no adaptive steps; set --speculative-eagle-topk 1)"
+        ],
+    ),
+    (
+        facts({**ADAPTIVE, "enable_lora": True}),
+        HOOKED,
+        True,
+        ["lora is True: the draft worker keeps a snapshot of one step count; serve without LoRA"],
+    ),
+    (
         facts(adaptive=False),
         HOOKED,
         True,

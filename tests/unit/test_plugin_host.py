@@ -30,8 +30,8 @@ def takes_more(original: Any) -> Any:
 
 def test_every_place_is_hooked_in_an_engine_that_has_them_all() -> None:
     plugin = EmbeddedEngine().plugin
-    assert [hook.target for hook in plugin.hooks] == [POLICY_CLASS, *TARGETS.values()]
-    assert all(hook.applied and not hook.reason for hook in plugin.hooks)
+    optional = {POLICY_CLASS: False} | {place.target: place.optional for place in HOOK_TABLE}
+    assert plugin.hooks == [HookStatus(target, True, optional=optional[target]) for target in optional]
     assert plugin.acts
     assert not plugin.observe_reasons
 
@@ -39,8 +39,8 @@ def test_every_place_is_hooked_in_an_engine_that_has_them_all() -> None:
 def test_to_observe_neither_policy_nor_request_processing_is_touched() -> None:
     bare = fresh_copy()
     engine = EmbeddedEngine(OBSERVING)
-    acting_only = {TARGETS["process_input_requests"], TARGETS["init_all_cuda_graphs"]}
-    assert {hook.target for hook in engine.plugin.hooks} == set(TARGETS.values()) - acting_only
+    untouched = {TARGETS[name] for name in ("process_input_requests", "init_all_cuda_graphs", "init_states")}
+    assert {hook.target for hook in engine.plugin.hooks} == set(TARGETS.values()) - untouched
     assert all(hook.applied for hook in engine.plugin.hooks)
     assert engine.plugin.observe_reasons == ["TRIMTAB_MODE=observe"]
     assert engine.plugin.policy is None
@@ -70,6 +70,24 @@ def test_without_the_place_that_only_native_plain_needs_the_plugin_acts_all_the_
     (missing,) = [hook for hook in plugin.hooks if not hook.applied]
     assert (missing.target, missing.optional) == (TARGETS["init_all_cuda_graphs"], True)
     assert plugin.acts
+
+
+def test_a_place_that_is_not_needed_may_be_missing() -> None:
+    engine = EmbeddedEngine(prepare=lambda shape: delattr(shape.SchedulerWeightUpdaterManager, "end_weight_update"))
+    assert TARGETS["end_weight_update"] not in {hook.target for hook in engine.plugin.hooks}
+    assert engine.plugin.acts
+
+
+def test_a_place_that_is_not_needed_and_not_hooked_is_named_and_the_plugin_acts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applied = EmbeddedRegistry.applied
+    monkeypatch.setattr(EmbeddedRegistry, "applied", lambda self, t: applied(self, t) and "lora" not in t)
+    engine = EmbeddedEngine()
+    assert {hook.target for hook in engine.plugin.hooks if not hook.applied} == {
+        target for name, target in TARGETS.items() if "lora" in name
+    }
+    assert engine.plugin.acts
 
 
 def test_a_place_with_another_signature_is_not_hooked_and_the_plugin_observes_and_says_so() -> None:

@@ -50,6 +50,17 @@ def test_the_first_look_is_always_worth_it_and_later_ones_only_at_a_deadline() -
     assert posted.next_deadline_ns == 5 * S
 
 
+def test_where_no_step_ends_the_link_has_the_mailbox_looked_at_once_a_deadline_is_over() -> None:
+    posted = mailbox(adopt(1, 2 * S))
+    posted.collect(S)
+    posted.look_again(2 * S - 1)
+    assert posted.next_deadline_ns == 2 * S
+    posted.look_again(2 * S)
+    assert posted.next_deadline_ns == 0
+    assert due(posted, 2 * S) == [("expire", 1)]
+    assert posted.next_deadline_ns == NEVER
+
+
 def test_if_nobody_collects_the_oldest_fall_out() -> None:
     posted = mailbox(*(adopt(version) for version in range(1, 101)))
     assert [version for _, version in due(posted, 0)] == list(range(101 - MAX_QUEUED, 101))

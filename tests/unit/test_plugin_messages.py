@@ -14,6 +14,7 @@ from trimtab.domain import DepthCounts, StepFlag
 from trimtab.session.events import SendLease
 from trimtab.wire import columns_to_rows, lease_message, read_hello
 from trimtab_sglang import messages
+from trimtab_sglang.host import HOOK_TABLE
 from trimtab_sglang.lease import (
     PLAIN_NATIVE,
     PLAIN_WARM,
@@ -179,7 +180,7 @@ def test_a_hello_says_what_the_engine_is_and_offers() -> None:
     assert list(made.speculation.candidate_steps) == [0, 1, 3, 5, 7]
     assert (made.software.sglang_version, len(made.software.plugin_digest)) == ("embedded", 16)
     assert made.topology.host == "host-1"
-    assert len(made.hooks) == 8
+    assert len(made.hooks) == len(HOOK_TABLE) + 1
     assert [refused.mode.kind for refused in made.plain.refused] == [pb.Mode.KIND_PLAIN_NATIVE, pb.Mode.KIND_PLAIN_COLD]
 
 

@@ -8,9 +8,11 @@ import platform
 import pytest
 
 from trimtab.config import default_socket_path as controllers_socket_path
+from trimtab_sglang.lease import PLAIN_WARM, speculate
 from trimtab_sglang.settings import (
     MAX_LABELS,
     MAX_TEXT,
+    OnExpiry,
     PluginMode,
     PluginSettings,
     SettingError,
@@ -50,6 +52,12 @@ GOOD: list[tuple[dict[str, str], dict[str, object]]] = [
     ({"TRIMTAB_NATIVE_PLAIN": ""}, {"native_plain": True}),
     ({"TRIMTAB_CATCH_UP_MIB": "512"}, {"catch_up_mib": 512}),
     ({"TRIMTAB_CATCH_UP_MIB": ""}, {"catch_up_mib": 256}),
+    ({"TRIMTAB_ON_EXPIRY": ""}, {"on_expiry": OnExpiry()}),
+    ({"TRIMTAB_ON_EXPIRY": " Stock "}, {"on_expiry": OnExpiry()}),
+    ({"TRIMTAB_ON_EXPIRY": "last:90"}, {"on_expiry": OnExpiry(last_s=90)}),
+    ({"TRIMTAB_ON_EXPIRY": "last:2.5"}, {"on_expiry": OnExpiry(last_s=2.5)}),
+    ({"TRIMTAB_ON_EXPIRY": "plain_warm"}, {"on_expiry": OnExpiry(PLAIN_WARM)}),
+    ({"TRIMTAB_ON_EXPIRY": "speculate:3"}, {"on_expiry": OnExpiry(speculate(3))}),
 ]
 
 
@@ -79,6 +87,29 @@ BAD: list[tuple[str, str, str]] = [
         ("TRIMTAB_CATCH_UP_MIB", value, f"is {value!r}; it takes mebibytes, 1 to 65536")
         for value in ("0", "65537", "1.5", "-1", "much")
     ],
+    *[
+        (
+            "TRIMTAB_ON_EXPIRY",
+            value,
+            f"is {value!r}; it takes stock, last:SECONDS (1 to 86400), plain_warm, plain_cold, ",
+        )
+        for value in (
+            "last",
+            "last:",
+            "last:0",
+            "last:0.5",
+            "last:100000",
+            "last:nan",
+            "plain",
+            "plain_hot",
+            "speculate",
+            "speculate:0",
+            "speculate:65",
+            "speculate:three",
+            "speculate(3)",
+            "stock:1",
+        )
+    ],
     ("TRIMTAB_LABELS", ",".join(f"k{i}=1" for i in range(MAX_LABELS + 1)), "has 65 labels, at most 64"),
 ]
 
@@ -94,6 +125,11 @@ def test_a_value_that_cannot_be_used_is_an_error_that_names_the_variable(variabl
 def test_the_process_environment_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIMTAB_MODE", "observe")
     assert read_settings().mode is PluginMode.OBSERVE
+
+
+@pytest.mark.parametrize("text", ["stock", "last:90", "plain_warm"])
+def test_what_happens_on_expiry_is_said_as_it_was_set(text: str) -> None:
+    assert str(read_settings({"TRIMTAB_ON_EXPIRY": text}).on_expiry) == text
 
 
 @pytest.mark.parametrize("uid", [0, 1000])

@@ -18,10 +18,11 @@ from trimtab.policies.registry import PolicyFactory, policy_factory
 from trimtab.server import control
 from trimtab.server.fleet import AlreadyConnectedError, Fleet, FullError, StoppingError
 from trimtab.server.outbox import Outbox
-from trimtab.server.pace import BURST_UNITS, UNITS_PER_S, Pace
+from trimtab.server.pace import BURST_UNITS, BYTES_PER_UNIT, MAX_CALLERS, UNITS_PER_S, Pace, Paces
 from trimtab.server.watcher import Watcher
 from trimtab.session.engine_session import SessionSettings
 from trimtab.session.events import Pinned, PolicySet, Reported
+from trimtab.wire import MAX_MESSAGE_BYTES
 from trimtabpb.v1 import admin_pb2
 from trimtabpb.v1 import control_pb2 as pb
 
@@ -87,6 +88,34 @@ def test_an_engine_that_floods_waits_as_long_as_its_excess_takes() -> None:
 
     assert pace.debt_s() == pytest.approx(1 / UNITS_PER_S)
     assert pace.debt_s(rows=4096) == pytest.approx((1 + 1 + 40.96) / UNITS_PER_S)
+
+
+def test_bytes_count_as_well_as_messages_and_rows() -> None:
+    pace = Pace(lambda: 0.0)
+    assert pace.debt_s(size=int(BURST_UNITS - 1) * BYTES_PER_UNIT) == 0
+    assert pace.debt_s(size=MAX_MESSAGE_BYTES) == pytest.approx((1 + MAX_MESSAGE_BYTES / BYTES_PER_UNIT) / UNITS_PER_S)
+
+
+def test_how_far_a_caller_is_behind_shrinks_as_time_goes_by() -> None:
+    now_s = 0.0
+    pace = Pace(lambda: now_s)
+    assert pace.behind_s == 0
+    pace.debt_s(rows=int((BURST_UNITS + UNITS_PER_S) * 100) - 100)
+    assert pace.behind_s == pytest.approx(1.0)
+    now_s = 0.75
+    assert pace.behind_s == pytest.approx(0.25)
+    now_s = 2.0
+    assert pace.behind_s == 0
+
+
+def test_every_caller_has_a_pace_and_those_that_were_quiet_longest_are_forgotten() -> None:
+    paces = Paces(lambda: 0.0)
+    first = paces.of("cert:first")
+    first.debt_s(rows=100_000)
+    assert paces.of("cert:first") is first
+    for number in range(MAX_CALLERS):
+        paces.of(f"cert:{number}")
+    assert paces.of("cert:first") is not first
 
 
 # -- fleet ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from support.session_talk import engine
 from support.step_rows import MadeUpEngine
-from trimtab.domain import PLAIN_WARM, CostKey, Pin, modes_of, speculate
+from trimtab.domain import PLAIN_WARM, CostKey, Pin, StepRange, modes_of, speculate
 from trimtab.errors import DataError
 from trimtab.policies.profile import ContextCost, ProfilePoint, profile_of
 from trimtab.policies.registry import POLICIES, policy_factory
@@ -20,9 +20,12 @@ from trimtab.session.events import (
     Disconnected,
     Event,
     Pinned,
+    PoliciesSwapped,
     PolicySet,
     Reported,
     Resumed,
+    ShadowDropped,
+    ShadowSet,
     ShuttingDown,
     Ticked,
     Unpinned,
@@ -65,8 +68,12 @@ EVENTS_AND_BYTES: dict[str, tuple[Event, bytes]] = {
     "disconnect": (Disconnected("connection lost"), b""),
     "tick": (Ticked(), b""),
     "pinned": (Pinned(Pin("p", PLAIN_WARM, "why", "kim"), 60.5), b""),
+    "pinned to a range": (Pinned(Pin("p", speculate(1), "why", "kim", StepRange(1, 3))), b""),
     "unpinned": (Unpinned(), b""),
     "policy_set": (FIXED, b""),
+    "shadow_set": (ShadowSet(FIXED.name, FIXED.factory, FIXED.parameters), b""),
+    "shadow_dropped": (ShadowDropped(), b""),
+    "policies_swapped": (PoliciesSwapped(), b""),
     "stopping": (ShuttingDown("the controller stops"), b""),
 }
 
@@ -85,16 +92,12 @@ def test_an_event_comes_back_as_the_session_got_it(kind: str) -> None:
     record = event_record(event, wire)
     back = event_of(entry(record), no_profile)
 
-    assert record[0] == kind
-    if isinstance(event, PolicySet):
-        assert isinstance(back, PolicySet)
-        assert (back.name, back.parameters) == (event.name, event.parameters)
-    else:
-        assert back == event
+    assert record[0] == kind.partition(" ")[0]
+    assert back == event
 
 
 def test_every_event_is_covered() -> None:
-    assert set(EVENTS_AND_BYTES) == {str(kind) for kind in EVENTS - {Kind.RESUMED}}
+    assert {name.partition(" ")[0] for name in EVENTS_AND_BYTES} == {str(kind) for kind in EVENTS - {Kind.RESUMED}}
     with pytest.raises(ValueError, match="what its host knows"):
         event_record(Resumed(EngineSession("fixed", policy_factory("fixed")).state()))
 

@@ -78,11 +78,28 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_newer_versions_journal_is_left_alone(tmp_path: Path) -> None:
     Bare(tmp_path).close()
-    rows_of(tmp_path / "journal.db", "PRAGMA user_version = 2")
+    rows_of(tmp_path / "journal.db", "PRAGMA user_version = 3")
     before = (tmp_path / "journal.db").read_bytes()
-    with pytest.raises(ForeignFileError, match=r"is a journal of a newer Trimtab \(schema 2, this one reads 1\)"):
+    with pytest.raises(ForeignFileError, match=r"is a journal of a newer Trimtab \(schema 3, this one reads 2\)"):
         Bare(tmp_path)
     assert (tmp_path / "journal.db").read_bytes() == before
+
+
+def test_an_older_versions_journal_is_brought_up_to_date_and_keeps_what_is_in_it(tmp_path: Path) -> None:
+    path, index = tmp_path / "journal.db", "SELECT sql FROM sqlite_schema WHERE name = 'landmarks'"
+    bare = Bare(tmp_path)
+    bare.add((Kind.CHECKPOINT, b"{}"))
+    bare.close()
+    (wanted,) = rows_of(path, index)
+    rows_of(path, "DROP INDEX landmarks")
+    rows_of(path, "CREATE INDEX landmarks ON entries (engine, kind, seq) WHERE kind IN ('checkpoint', 'resumed')")
+    rows_of(path, "PRAGMA user_version = 1")
+
+    Bare(tmp_path).close()
+
+    assert rows_of(path, index) == [wanted]
+    assert rows_of(path, "PRAGMA user_version") == [(2,)]
+    assert rows_of(path, "SELECT seq, kind FROM entries") == [(1, "checkpoint")]
 
 
 def test_a_file_in_which_nothing_is_yet_is_begun(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def cut_short(path: Path) -> None:
 FOREIGN = {
     "text": (lambda path: path.write_text("my notes, long enough"), "is no journal of Trimtab"),
     "other database": (other_database, "is no journal of Trimtab"),
-    "newer": (newer, r"is a journal of a newer Trimtab \(schema 7, this one reads 1\)"),
+    "newer": (newer, r"is a journal of a newer Trimtab \(schema 7, this one reads 2\)"),
     "empty": (lambda path: path.touch(), "is an empty journal: no daemon has written to it yet"),
     "nothing": (lambda path: None, "does not exist"),
     "cut short": (cut_short, "cannot be read as a journal: database disk image is malformed"),

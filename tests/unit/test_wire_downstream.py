@@ -5,21 +5,33 @@ from __future__ import annotations
 import pytest
 from google.protobuf.duration_pb2 import Duration
 
-from trimtab.domain import PLAIN_NATIVE, PLAIN_WARM, EngineInfo, EngineKey, Lease, Pin, Report, TableEntry, speculate
+from trimtab.domain import (
+    PLAIN_NATIVE,
+    PLAIN_WARM,
+    EngineInfo,
+    EngineKey,
+    Lease,
+    Pin,
+    Report,
+    StepRange,
+    TableEntry,
+    speculate,
+)
 from trimtab.errors import WireError
 from trimtab.policies.registry import policy_factory
 from trimtab.session.engine_session import EngineSession
 from trimtab.session.events import Connected, Pinned, Reported, SendLease, SendRelease
 from trimtab.session.measured import Measured
+from trimtab.session.pins import Relative
 from trimtab.wire import (
     engine_message,
     lease_message,
     mode_from_wire,
-    mode_ordered,
     mode_to_wire,
     pin_duration_s,
     read_lease,
     release_message,
+    target_ordered,
     welcome_message,
 )
 from trimtabpb.v1 import admin_pb2
@@ -82,6 +94,13 @@ def test_a_lease_with_a_mode_that_there_is_not_names_the_place() -> None:
         read_lease(broken)
 
 
+def test_a_range_travels_with_the_pin() -> None:
+    pinned = Lease(version=1, table=(), pin=Pin("p", speculate(1), range=StepRange(1, 3)))
+    pin = lease_message(SendLease(pinned, nonce=1, ttl_s=2.0)).lease.pin
+
+    assert (pin.range.min_steps, pin.range.max_steps, pin.mode.steps) == (1, 3, 1)
+
+
 def test_welcome_and_release() -> None:
     welcome = welcome_message("c1", 0.25).welcome
 
@@ -127,12 +146,21 @@ def test_an_engine_is_shown_in_wall_time_and_ages() -> None:
     assert dict(message.refused) == {"x": 1}
 
 
-def test_a_pin_order_names_a_mode_or_any_plain() -> None:
-    assert mode_ordered(admin_pb2.PinRequest(any_plain=True)) is None
-    assert mode_ordered(admin_pb2.PinRequest(mode=mode_to_wire(speculate(3)))) == speculate(3)
-    for nothing in (admin_pb2.PinRequest(), admin_pb2.PinRequest(any_plain=False)):
-        with pytest.raises(WireError, match="target: name a mode, or any_plain"):
-            mode_ordered(nothing)
+def test_a_pin_order_names_a_mode_a_range_any_plain_or_what_runs_now() -> None:
+    assert target_ordered(admin_pb2.PinRequest(any_plain=True)) is Relative.ANY_PLAIN
+    assert target_ordered(admin_pb2.PinRequest(in_force=True)) is Relative.IN_FORCE
+    assert target_ordered(admin_pb2.PinRequest(mode=mode_to_wire(speculate(3)))) == speculate(3)
+    assert target_ordered(admin_pb2.PinRequest(range=pb.StepRange(max_steps=3))) == StepRange(0, 3)
+    requests = admin_pb2.PinRequest(), admin_pb2.PinRequest(any_plain=False), admin_pb2.PinRequest(in_force=False)
+    for nothing in requests:
+        with pytest.raises(WireError, match="target: name a mode or a range of steps, or any_plain, or in_force"):
+            target_ordered(nothing)
+
+
+@pytest.mark.parametrize(("low", "high"), [(3, 1), (0, 65), (65, 65)])
+def test_a_range_that_no_engine_can_have_is_refused(low: int, high: int) -> None:
+    with pytest.raises(WireError, match=f"range: must be MIN to MAX within 0 to 64, is {low} to {high}"):
+        target_ordered(admin_pb2.PinRequest(range=pb.StepRange(min_steps=low, max_steps=high)))
 
 
 def test_a_pin_lasts_a_second_to_thirty_days_or_until_released() -> None:

@@ -66,6 +66,14 @@ def test_a_hello_says_what_step_times_depend_on() -> None:
     assert info.kv_capacity_tokens == 4096
 
 
+def test_the_mode_after_the_last_lease_is_the_operators_and_not_the_engines_own_rule() -> None:
+    message = hello()
+    message.in_force.source, message.in_force.after_expiry = pb.InForce.SOURCE_STOCK, True
+    assert read_hello(message)[0].in_force.source is Source.EXPIRY
+    message.in_force.source = pb.InForce.SOURCE_LEASE
+    assert read_hello(message)[0].in_force.source is Source.LEASE
+
+
 def test_a_pin_without_an_end_and_an_engine_without_anything_in_force() -> None:
     message = hello()
     message.pin.ClearField("remaining")
@@ -83,6 +91,7 @@ def test_texts_for_people_are_cut_and_never_a_reason_to_refuse() -> None:
     message.hooks.add(target="t" * 300, reason="r" * 300)
     message.pin.reason = "long " * 100
     message.in_force.fuse_reason = "f" * 257
+    message.on_expiry = "o" * 257
     info, shown = read_hello(message)
 
     assert len(info.observe_reasons[0]) == 256
@@ -90,6 +99,7 @@ def test_texts_for_people_are_cut_and_never_a_reason_to_refuse() -> None:
     assert len(shown.hooks[0].target) == len(shown.hooks[0].reason) == 256
     assert info.pin is not None
     assert len(info.pin.reason) == 256
+    assert len(shown.on_expiry) == 256
     assert len(info.in_force.fuse_reason) == len(shown.in_force.fuse_reason) == 256
     assert len(message.hooks[0].target) == 300, "the message itself is left as it came"
 

@@ -14,11 +14,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 
 from trimtab.errors import TrimtabError
+from trimtab_sglang.channel import CredentialsError, open_channel, shown
+from trimtab_sglang.settings import SettingError, read_credentials
 from trimtabpb.v1 import admin_pb2, admin_pb2_grpc
 
 OWN_WORDS = frozenset({
     grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED,
 })  # fmt: skip
 MAX_ANSWER_BYTES = 64 << 20
 ADDRESS_VARIABLE = "TRIMTAB_CONTROLLER"
@@ -44,7 +46,13 @@ class Controller:
         self.timeout_s = timeout_s
         # The controller is on this machine or named outright: a proxy in the environment is for the web.
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", MAX_ANSWER_BYTES)]
-        self._channel = grpc.insecure_channel(_checked(target), options)
+        try:
+            credentials = read_credentials(os.environ)
+            self._secure = credentials.secure and not target.startswith("unix:")
+            self._channel = open_channel(_checked(target), credentials, options)
+            self._metadata = (*shown(credentials), ("trimtab-operator", operator()))
+        except (SettingError, CredentialsError) as error:
+            raise ControllerError(str(error)) from error
         self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def close(self) -> None:
@@ -52,7 +60,7 @@ class Controller:
         self._channel.close()
 
     def list_engines(self) -> admin_pb2.ListEnginesResponse:
-        """All engines, and how the journal does."""
+        """All engines, the controller itself, and how the journal does."""
         return self._call(self._stub.ListEngines, admin_pb2.ListEnginesRequest())
 
     def engines(self) -> list[admin_pb2.Engine]:
@@ -79,17 +87,27 @@ class Controller:
         """Change the policy of engines, or ask what is there."""
         return self._call(self._stub.SetPolicy, request)
 
+    def promote_policy(self, selector: admin_pb2.Selector | None) -> admin_pb2.PromotePolicyResponse:
+        """Let what is on trial act; the engines that changed."""
+        request = admin_pb2.PromotePolicyRequest(selector=selector, owner=operator())
+        return self._call(self._stub.PromotePolicy, request)
+
+    def withdraw_policy(self, selector: admin_pb2.Selector | None) -> admin_pb2.WithdrawPolicyResponse:
+        """End a trial; the engines that changed."""
+        request = admin_pb2.WithdrawPolicyRequest(selector=selector, owner=operator())
+        return self._call(self._stub.WithdrawPolicy, request)
+
     def watch(self, selector: admin_pb2.Selector) -> Iterator[admin_pb2.Engine]:
         """The engines now, then each again whenever it reports; without end."""
         try:
-            for update in self._stub.Watch(admin_pb2.WatchRequest(selector=selector)):
+            for update in self._stub.Watch(admin_pb2.WatchRequest(selector=selector), metadata=self._metadata):
                 yield update.engine
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
     def _call(self, method: Callable[..., Answer], request: object) -> Answer:
         try:
-            return method(request, timeout=self.timeout_s)
+            return method(request, timeout=self.timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise self._explained(error) from error
 
@@ -100,6 +118,11 @@ class Controller:
         if code == grpc.StatusCode.UNAVAILABLE and "Permission denied" in details:
             return ControllerError(
                 f"no permission to use {self.target}: run this as the daemon's user, or start it with --socket-group"
+            )
+        if code == grpc.StatusCode.UNAVAILABLE and (self._secure or "Socket closed" in details):
+            return ControllerError(
+                f"no connection to {self.target}: trimtabd does not run there, or it and TRIMTAB_TLS_CA, _CERT, _KEY "
+                f"do not fit together ({details[-200:]})"
             )
         if code == grpc.StatusCode.UNAVAILABLE:
             return ControllerError(
@@ -126,15 +149,8 @@ def connected(target: str | None, timeout_s: float) -> Iterator[Controller]:
         controller.close()
 
 
-def default_target() -> str:
-    """Where a daemon without further settings listens."""
-    from trimtab.config import default_socket_path
-
-    return f"unix:{default_socket_path()}"
-
-
 def operator() -> str:
-    """Who asks: user@host."""
+    """Who calls, as far as this machine knows: user@host, in ASCII."""
     import getpass
     import socket
 
@@ -142,7 +158,14 @@ def operator() -> str:
         user = getpass.getuser()
     except (KeyError, OSError):
         user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
+    return f"{user}@{socket.gethostname()}".encode("ascii", "replace").decode()
+
+
+def default_target() -> str:
+    """Where a daemon without further settings listens."""
+    from trimtab.config import default_socket_path
+
+    return f"unix:{default_socket_path()}"
 
 
 def warn_of_order(problem: str) -> None:

@@ -39,10 +39,20 @@ def _check_config(path: Path | None) -> None:
     try:
         settings = make_settings(load_tables(path))
         load_profiles(settings)
+        _check_secrets(settings)
     except ConfigError as error:
         raise error if error.key == str(path) else ConfigError(str(path), str(error)) from error
     print(f"{path}: ok\n{render_settings(settings)}")
     raise typer.Exit
+
+
+def _check_secrets(settings: Settings) -> None:
+    from trimtab.server.access import Access
+    from trimtab.server.secret_files import server_credentials
+
+    Access(settings.server)
+    if settings.server.tls.cert:
+        server_credentials(settings.server.tls)
 
 
 @app.command()
@@ -53,8 +63,11 @@ def daemon(
         str | None, typer.Option(metavar="GROUP", help="Group that may use the socket. Default: only this user.")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Listen on this loopback address as well.")
+        str | None, typer.Option(metavar="HOST:PORT", help="Listen on TCP as well, with the TLS of the settings.")
     ] = None,
+    insecure_loopback: Annotated[
+        bool, typer.Option("--insecure-loopback", help="To try it out: --listen without TLS, on this machine only.")
+    ] = False,
     metrics_listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Where /metrics is, or off. Default: 127.0.0.1:9464.")
     ] = None,
@@ -87,7 +100,13 @@ def daemon(
     from trimtab.server.log import configure_log
 
     flags: dict[str, dict[str, Any]] = {
-        "server": {"socket": socket, "listen": listen, "socket_group": socket_group, "metrics_listen": metrics_listen},
+        "server": {
+            "socket": socket,
+            "listen": listen,
+            "socket_group": socket_group,
+            "metrics_listen": metrics_listen,
+            "insecure_loopback": insecure_loopback or None,
+        },
         "session": {"report_interval_ms": report_interval_ms},
         "policy": {"name": policy},
         "journal": {"directory": state_dir},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.cli.options import DEFAULT_TIMEOUT_S, ControllerOption, EngineArgument, JsonOption, TimeoutOption
+from trimtab.cli.options import DEFAULT_TIMEOUT_S, ControllerOption, JsonOption, SomeEngineArgument, TimeoutOption
 
 
 def engines(
@@ -26,26 +26,29 @@ def engines(
 
 
 def show(
-    engine: EngineArgument,
+    engine: SomeEngineArgument = None,
     controller: ControllerOption = None,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
     json: JsonOption = False,
 ) -> None:
-    """Show everything about one engine.
+    """Show everything about one engine, or without ENGINE the controller.
 
-    What it is and offers, what is in force and why, and what was dropped or refused."""
+    What an engine is and offers, what is in force and why, and what was dropped or refused; of the controller its
+    standing orders, what is on trial, and what was refused beside any engine."""
     from trimtab.cli import output
     from trimtab.cli.client import connected
+    from trimtab.cli.overview import controller_view, print_overview
     from trimtab.cli.page import print_page
     from trimtab.cli.views import engine_detail
 
     with connected(controller, timeout) as admin:
+        if engine is None:
+            overview = controller_view(admin.list_engines())
+            output.print_json(overview) if json else print_overview(overview)
+            return
         answer = admin.get_engine(engine)
     detail = engine_detail(answer.engine, answer.journal.problem)
-    if json:
-        output.print_json(detail)
-    else:
-        print_page(detail)
+    output.print_json(detail) if json else print_page(detail)
 
 
 NO_ENGINES = "No engine has connected yet: start a server that has trimtab installed and TRIMTAB_CONTROLLER set."

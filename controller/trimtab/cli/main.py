@@ -5,6 +5,7 @@ Commands import what they need when they run, so that `trimtab --help` is quick.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
@@ -13,7 +14,7 @@ import typer
 
 from trimtab import __version__
 from trimtab.cli import demo, engines, pinning, policy, profile, replay, simulate, top, trace
-from trimtab.cli.options import DEFAULT_TIMEOUT_S, ControllerOption, TimeoutOption
+from trimtab.cli.options import DEFAULT_TIMEOUT_S, ControllerOption, TimeoutOption, credential_option
 from trimtab.errors import TrimtabError
 
 PROGRAM = "trimtab"
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command("engines")(engines.engines)
 app.command("show")(engines.show)
 app.command("pin", cls=pinning.PinCommand)(pinning.pin)
+app.command("freeze")(pinning.freeze)
 app.command("unpin")(pinning.unpin)
 app.command("policy")(policy.policy)
 app.command("top")(top.top)
@@ -53,6 +55,10 @@ def common(
     context: typer.Context,
     controller: ControllerOption = None,
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    tls_ca: Annotated[str, credential_option("--tls-ca", "Authorities (PEM) of the controller's certificate.")] = "",
+    tls_cert: Annotated[str, credential_option("--tls-cert", "Your own certificate (PEM).")] = "",
+    tls_key: Annotated[str, credential_option("--tls-key", "The private key of your certificate.")] = "",
+    token_file: Annotated[str, credential_option("--token-file", "File with your token.")] = "",
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -61,6 +67,8 @@ def common(
     if context.invoked_subcommand is None:
         print(context.get_help())
         return
+    files = {"TLS_CA": tls_ca, "TLS_CERT": tls_cert, "TLS_KEY": tls_key, "TOKEN_FILE": token_file}
+    os.environ.update({f"TRIMTAB_{name}": path for name, path in files.items() if path})
     # Common options work before the command as well as after it.
     context.default_map = {context.invoked_subcommand: {"controller": controller, "timeout": timeout}}
 

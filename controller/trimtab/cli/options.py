@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,6 @@ TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Longest wait for an answer.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data for programs.")]
-EngineArgument = Annotated[str, typer.Argument(metavar="ENGINE", help="Id of an engine; see `trimtab engines`.")]
 SomeEngineArgument = Annotated[
     str | None, typer.Argument(metavar="ENGINE", show_default=False, help="Id of an engine; see `trimtab engines`.")
 ]
@@ -36,6 +35,12 @@ LabelOption = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="K=V", show_default=False, help="Engines with this label; repeat for more labels."),
 ]
+
+
+def credential_option(name: str, help_text: str) -> Any:
+    """An option, before the command, for a file that the environment may name as well."""
+    variable = f"TRIMTAB_{name.removeprefix('--').replace('-', '_').upper()}"
+    return typer.Option(name, metavar="FILE", show_default=False, help=f"{help_text} Default: {variable}.")
 
 
 def selector(engine: str | None, everything: bool, labels: Iterable[str] | None) -> admin_pb2.Selector:

@@ -93,13 +93,19 @@ def _cell(engine: EngineView, name: str) -> str:
 
 
 def decided_text(engine: EngineView) -> str:
-    """Who decides, with the time that a pin has left; an ordered pin that is not yet in force shows as `pin?`."""
-    who = engine.decided_by or UNKNOWN
-    if engine.pin is not None and not engine.pin.in_force:
-        return f"{styled(who, DECIDED_STYLES)} (pin?)"
-    if engine.pin is not None and engine.pin.remaining_s is not None:
-        return f"{styled(who, DECIDED_STYLES)} {format_duration(engine.pin.remaining_s)}"
-    return styled(who, DECIDED_STYLES)
+    """Who decides, with a pin's range and the time that it has left, or `canary` where a policy is on trial.
+
+    An ordered pin that is not yet in force shows as `pin?`.
+    """
+    who, pin = styled(engine.decided_by or UNKNOWN, DECIDED_STYLES), engine.pin
+    if pin is not None and not pin.in_force:
+        return f"{who} (pin?)"
+    words = [who]
+    if pin is not None and pin.min_steps is not None:
+        words.append(f"{pin.min_steps}-{pin.max_steps}")
+    if pin is not None and pin.remaining_s is not None:
+        words.append(format_duration(pin.remaining_s))
+    return " ".join([*words, "(canary)"] if engine.canary else words)
 
 
 def mode_text(mode: Mode | None) -> str:

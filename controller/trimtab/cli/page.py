@@ -8,11 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from trimtab.cli.output import age, console, mode_text, number, plain_table, print_table
-from trimtab.cli.views import BandView, EngineDetail, PinView
+from trimtab.cli.views import BandView, EngineDetail, PinView, ShadowView
 from trimtab.policies.contract import Candidate
 
 Line = tuple[str, str]
 MIB = 1 << 20
+GIB = 1 << 30
 
 
 def print_page(engine: EngineDetail) -> None:
@@ -26,21 +27,28 @@ def print_page(engine: EngineDetail) -> None:
     if engine.bands:
         console().print(f"\n[bold]last decision of policy {engine.policy}[/]")
         print_table(decision_table(engine.bands))
+    if engine.shadow is not None and engine.shadow.bands:
+        console().print(f"\n[bold]last decision of policy {engine.shadow.policy}, in shadow[/]")
+        print_table(decision_table(engine.shadow.bands))
 
 
 def lines(engine: EngineDetail) -> Iterator[Line]:
     """The page's upper part, a name and its text a line."""
     yield "engine", f"{engine.engine_id}, {engine.state}, last message {age(engine.last_message_age_s)} ago"
-    yield "labels", _pairs(engine.labels)
+    yield "labels", pairs_text(engine.labels)
     yield from _identity(engine)
     yield "offers", _modes(engine)
     for mode, reason in engine.refused_modes.items():
         yield "not offered", f"{mode}: {reason}"
     if engine.plain is not None:
         yield "native plain", _native_plain(engine.plain)
+    yield "memory", _candidate_cost(engine.candidate_cost)
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
+    yield "policy", _policy(engine)
+    yield "shadow", _shadow(engine.shadow)
     yield "lease", _lease(engine)
+    yield "on expiry", engine.on_expiry or "-"
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
     yield "draft caches", _draft_caches(engine)
@@ -49,8 +57,8 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
         yield "ranks", f"disagree {engine.rank_divergence}"
     if engine.journal_problem:
         yield "journal", f"the controller's journal fails: {engine.journal_problem}"
-    yield "dropped", _pairs(engine.dropped)
-    yield "refused", _pairs(engine.refused)
+    yield "dropped", pairs_text(engine.dropped)
+    yield "refused", pairs_text(engine.refused)
     yield "hooks", f"{engine.hooks_applied} applied, {len(engine.hooks_not_applied)} not"
     for target, reason in engine.hooks_not_applied.items():
         yield "not hooked", f"{target}: {reason or 'no reason given'}"
@@ -98,6 +106,16 @@ def _draft_caches(engine: EngineDetail) -> str:
     return f"{share} of the requests have a hole in theirs; {engine.stale_resumes} were drafted for with one"
 
 
+def _candidate_cost(cost: Mapping[str, Any] | None) -> str:
+    if cost is None:
+        return "-"
+    memory_bytes, kv_tokens = cost["memory_bytes"], cost["kv_tokens"]
+    memory = f"{memory_bytes / GIB:.2f} GiB" if memory_bytes else "an unknown part"
+    tokens = f" ({kv_tokens} KV tokens)" if kv_tokens else ""
+    reserved = _text(cost["reserved_kv_tokens_per_request"])
+    return f"the step counts take {memory} of the device{tokens}; each running request keeps {reserved} KV tokens free"
+
+
 def _in_force(engine: EngineDetail) -> str:
     text = f"{mode_text(engine.mode)}, decided by {engine.decided_by or '-'}"
     return f"{text} ({engine.fuse_reason})" if engine.fuse_reason else text
@@ -108,7 +126,22 @@ def _pin(pin: PinView | None) -> str:
         return "none"
     until = "until released" if pin.remaining_s is None else f"{age(pin.remaining_s)} left"
     state = "in force" if pin.in_force else "not confirmed by the engine"
-    return f"{mode_text(pin.mode)}, {until}, {state}, by {pin.owner or '-'} at {pin.pinned_at}: {pin.reason or '-'}"
+    whom = f" for {pin.ordered_for}" if pin.ordered_for else ""
+    return f"{pin.what}, {until}, {state}, by {pin.owner or '-'}{whom} at {pin.pinned_at}: {pin.reason or '-'}"
+
+
+def _policy(engine: EngineDetail) -> str:
+    paused = "paused by the pin" if engine.policy_paused else "active"
+    return f"{engine.policy or '-'}, {'on trial as a canary, ' if engine.canary else ''}{paused}"
+
+
+def _shadow(shadow: ShadowView | None) -> str:
+    if shadow is None:
+        return "none"
+    if shadow.unusable:
+        return f"{shadow.policy}, cannot decide here: {shadow.unusable}"
+    agrees = "-" if shadow.agreement is None else f"{shadow.agreement:.1%}"
+    return f"{shadow.policy}, agrees for {agrees} of {shadow.steps:,} steps"
 
 
 def _lease(engine: EngineDetail) -> str:
@@ -140,7 +173,8 @@ def _text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _pairs(values: Mapping[str, object]) -> str:
+def pairs_text(values: Mapping[str, object]) -> str:
+    """Names and values in a line."""
     return ", ".join(f"{key}={value}" for key, value in values.items()) or "none"
 
 

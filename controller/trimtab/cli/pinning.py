@@ -1,7 +1,8 @@
-"""`trimtab pin` and `trimtab unpin`."""
+"""`trimtab pin`, `trimtab freeze` and `trimtab unpin`."""
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,7 @@ from trimtab.errors import TrimtabError
 if TYPE_CHECKING:
     from trimtab.cli.client import Controller
     from trimtab.cli.views import EngineView
-    from trimtabpb.v1 import control_pb2
+    from trimtabpb.v1 import admin_pb2, control_pb2
 
 CHEAPEST = "cheapest"
 PLAIN_KINDS = ("native", "cold", "warm")
@@ -53,7 +54,13 @@ PlainOption = Annotated[
     ),
 ]
 StepsOption = Annotated[
-    int | None, typer.Option("--steps", metavar="K", show_default=False, help="Speculate with K drafts a step.")
+    str | None,
+    typer.Option(
+        "--steps",
+        metavar="K|MIN-MAX",
+        show_default=False,
+        help="Speculate with K drafts a step, or let the policy choose from MIN to MAX (0 is plain).",
+    ),
 ]
 ForOption = Annotated[
     str | None,
@@ -74,16 +81,46 @@ def pin(
     timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
     json: JsonOption = False,
 ) -> None:
-    """Hold engines in one mode.
+    """Hold engines in one mode, or within a range of steps.
 
-    Whatever the policy says, until released or the time is over. Waits up to 2 s until the engines run it."""
-    from trimtab.cli import output
-    from trimtab.cli.client import connected, operator, warn_of_order
+    Whatever the policy says, until released or the time is over; for labels or all, also on engines that connect
+    later. Waits up to 2 s until the engines run it."""
+    from trimtab.cli.client import operator
     from trimtabpb.v1 import admin_pb2
 
-    request = admin_pb2.PinRequest(
-        selector=selector(engine, everything, label), reason=reason, owner=operator(), **target(plain, steps)
-    )
+    engines = selector(engine, everything, label)
+    request = admin_pb2.PinRequest(selector=engines, reason=reason, owner=operator(), **target(plain, steps))
+    _order(request, duration, controller, timeout, json)
+
+
+def freeze(
+    engine: SomeEngineArgument = None,
+    everything: AllOption = False,
+    label: LabelOption = None,
+    duration: ForOption = None,
+    reason: ReasonOption = "",
+    controller: ControllerOption = None,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_S,
+    json: JsonOption = False,
+) -> None:
+    """Hold engines in the mode that each runs now.
+
+    As a pin: until released (`trimtab unpin`) or the time is over. Engines that connect later are free."""
+    from trimtab.cli.client import operator
+    from trimtabpb.v1 import admin_pb2
+
+    engines = selector(engine, everything, label)
+    request = admin_pb2.PinRequest(selector=engines, reason=reason, owner=operator(), in_force=True)
+    _order(request, duration, controller, timeout, json)
+
+
+def _order(
+    request: admin_pb2.PinRequest, duration: str | None, controller: str | None, timeout: float, json: bool
+) -> None:
+    """Send the order, and say what came of it."""
+    from trimtab.cli import output
+    from trimtab.cli.client import connected, warn_of_order
+
     if duration is not None:
         request.duration.FromMicroseconds(round(parse_duration_s(duration) * 1e6))
     with connected(controller, timeout) as admin:
@@ -116,35 +153,58 @@ def unpin(
         answer = admin.unpin(request)
     warn_of_order(answer.journal_problem)
     if json:
-        output.print_json({"released": answer.released, "engines": [engine_view(e) for e in answer.engines]})
-    elif answer.released:
-        print(f"{answer.released} released: the policy decides again")
+        engines = [engine_view(e) for e in answer.engines]
+        output.print_json({"released": answer.released, "ended_orders": answer.ended_orders, "engines": engines})
+    elif answer.released or answer.ended_orders:
+        orders = f", {counted(answer.ended_orders, 'standing order')} ended" if answer.ended_orders else ""
+        print(f"{answer.released} released{orders}: the policy decides again")
     else:
         print("nothing was pinned")
 
 
-def target(plain: str | None, steps: int | None) -> dict[str, Any]:
+def counted(number: int, what: str) -> str:
+    """So many of something, for people."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def target(plain: str | None, steps: str | None) -> dict[str, Any]:
     """The wanted mode as the field of a `PinRequest`.
 
     Raises:
         TrimtabError: Neither or both are given, or they name no mode.
     """
     if (plain is None) == (steps is None):
-        raise TrimtabError("say which mode: --plain, --plain=native|cold|warm or --steps K, and only one of these")
+        raise TrimtabError(
+            "say which mode: --plain, --plain=native|cold|warm, --steps K or --steps MIN-MAX, and only one of these"
+        )
     if plain == CHEAPEST:
         return {"any_plain": True}
     if plain is not None and plain not in PLAIN_KINDS:
         raise TrimtabError(f"--plain={plain} is not a kind of plain decoding: use native, cold, warm, or --plain alone")
-    if steps is not None and not 1 <= steps < 1 << 31:
-        raise TrimtabError(f"--steps {steps} must be at least 1: to decode without drafts use --plain")
-    return {"mode": _mode(plain, steps or 0)}
+    return {"mode": _plain_mode(plain)} if plain is not None else _steps_target(steps or "")
 
 
-def _mode(plain: str | None, steps: int) -> control_pb2.Mode:
+def _steps_target(text: str) -> dict[str, Any]:
+    from trimtabpb.v1 import control_pb2
+
+    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text.strip())
+    if match is None:
+        raise TrimtabError(f"--steps {text!r} must be a number of drafts, as in 3, or a range, as in 1-3")
+    low, high = int(match[1]), int(match[2] or match[1])
+    if match[2] is not None:
+        if low > high:
+            raise TrimtabError(f"--steps {text} is empty: write the smaller number first")
+        return {"range": control_pb2.StepRange(min_steps=low, max_steps=high)}
+    if low < 1:
+        raise TrimtabError(f"--steps {text} must be at least 1: to decode without drafts use --plain")
+    return {"mode": control_pb2.Mode(kind=control_pb2.Mode.KIND_SPECULATE, steps=low)}
+
+
+def _plain_mode(kind: str) -> control_pb2.Mode:
     from trimtab.domain import Mode, ModeKind
     from trimtab.wire import mode_to_wire
 
-    return mode_to_wire(Mode(ModeKind(f"plain_{plain}")) if plain else Mode(ModeKind.SPECULATE, steps))
+    return mode_to_wire(Mode(ModeKind(f"plain_{kind}")))
 
 
 def _confirmed(admin: Controller, engine_ids: set[str]) -> list[EngineView]:
@@ -165,4 +225,4 @@ def _outcome(engine: EngineView) -> str:
         return f"{engine.engine_id}: the pin is over already"
     until = "until released" if pinned.remaining_s is None else f"for {format_duration(pinned.remaining_s)}"
     note = "" if pinned.in_force else f"; not confirmed by the engine ({engine.state}): see `trimtab show`"
-    return f"{engine.engine_id}: {pinned.mode} {until}{note}"
+    return f"{engine.engine_id}: {pinned.what} {until}{note}"

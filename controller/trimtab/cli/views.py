@@ -5,7 +5,7 @@ The fields of these classes are the keys of `--json`; None (null) is unknown. Th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC
 from itertools import zip_longest
 from typing import Any
@@ -26,7 +26,14 @@ MEANINGFUL_ZEROS = frozenset({"adaptive", "dp_rank", "dp_attention", "rejection_
 
 
 class PinView(msgspec.Struct, frozen=True):
-    """An operator's order. `remaining_s` null: until released. `in_force`: the engine runs it now."""
+    """An operator's order. `remaining_s` null: until released. `in_force`: the engine runs it now.
+
+    Attributes:
+        mode: What is held; with a range of steps, what runs within it while no lease is in force.
+        min_steps: Of the range that the policy chooses within; null, as `max_steps`, where one mode is held.
+        ordered_for: Whom the order stands for, engines still to come among them: labels, or "all"; null where it is
+            for this engine alone.
+    """
 
     mode: Mode | None
     owner: str
@@ -34,6 +41,14 @@ class PinView(msgspec.Struct, frozen=True):
     remaining_s: float | None
     pinned_at: str | None
     in_force: bool
+    min_steps: int | None = None
+    max_steps: int | None = None
+    ordered_for: str | None = None
+
+    @property
+    def what(self) -> str:
+        """What is held, for people."""
+        return f"steps {self.min_steps}-{self.max_steps}" if self.min_steps is not None else str(self.mode or "-")
 
 
 class LeaseView(msgspec.Struct, frozen=True):
@@ -56,13 +71,33 @@ class BandView(msgspec.Struct, frozen=True):
     candidates: tuple[Candidate, ...]
 
 
+class ShadowView(msgspec.Struct, frozen=True):
+    """A policy that decides beside the acting one and is not followed.
+
+    Attributes:
+        steps: Decode steps since it began.
+        agreement: Share of them for which it chose the mode that the acting policy chose; null before the first.
+        unusable: Why it cannot decide for this engine; null if it can.
+        bands: Its last decision.
+    """
+
+    policy: str
+    steps: int
+    agreement: float | None
+    unusable: str | None
+    bands: tuple[BandView, ...]
+
+
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine in a line. `decided_by` is stock, lease, pin or fuse; measured over the last few seconds.
+    """One engine in a line. `decided_by` is stock, lease, pin, fuse or expiry; measured over the last few seconds.
 
     Attributes:
         state: connected, stalled or disconnected.
         acts: False where the plugin only observes.
         accepted_drafts: Accepted drafts a request and step, over the steps that drafted.
+        policy_paused: Whether a pin holds one mode, so that the policy learns and is not followed.
+        canary: Whether the policy is on trial here, as a canary.
+        shadow: A policy on trial that is not followed; null without one.
         switches: Changes of mode since the engine started.
         lease: Null before the first, and where the plugin only observes.
     """
@@ -75,6 +110,9 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None
     decided_by: str | None
     policy: str | None
+    policy_paused: bool
+    canary: bool
+    shadow: ShadowView | None
     pin: PinView | None
     lease: LeaseView | None
     goodput_tps: float | None
@@ -92,6 +130,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
 
     Attributes:
         offers: Modes that it can be told to run.
+        on_expiry: What it does when the life of the last lease is over: stock, last:SECONDS or a mode.
+        candidate_cost: What its step counts take: memory_bytes, kv_tokens and reserved_kv_tokens_per_request.
         profile: The cost profile that its policy begins with; null for none.
         profile_ignored: Why none of the configured profiles is used; null if one is, or none is configured.
         alarms: What an operator should look at.
@@ -119,6 +159,8 @@ class EngineDetail(EngineView, frozen=True, kw_only=True):
     max_running_requests: int | None
     kv_capacity_tokens: int | None
     fuse_reason: str | None
+    on_expiry: str | None
+    candidate_cost: Mapping[str, Any] | None
     profile: str | None
     profile_ignored: str | None
     alarms: tuple[str, ...]
@@ -147,7 +189,7 @@ def engine_detail(engine: admin_pb2.Engine, journal_problem: str = "") -> Engine
     return EngineDetail(
         **_summary(engine),
         boot_id=hello.boot_id or None,
-        connected_at=_when(engine, "connected_at"),
+        connected_at=when(engine, "connected_at"),
         software=_plain(hello.software),
         topology=_plain(hello.topology),
         speculation=_plain(hello.speculation),
@@ -157,12 +199,14 @@ def engine_detail(engine: admin_pb2.Engine, journal_problem: str = "") -> Engine
         max_running_requests=hello.max_running_requests or None,
         kv_capacity_tokens=hello.kv_capacity_tokens or None,
         fuse_reason=engine.in_force.fuse_reason or None,
+        on_expiry=hello.on_expiry or None,
+        candidate_cost=_plain(hello.candidate_cost) if hello.HasField("candidate_cost") else None,
         profile=engine.profile.name or None,
         profile_ignored=engine.profile.ignored or None,
         alarms=tuple(engine.policy.alarms),
         rank_divergence=engine.rank_divergence or None,
         journal_problem=journal_problem or None,
-        bands=_bands(engine.policy),
+        bands=_bands(engine.policy.bands),
         measured_rows=engine.measured.rows,
         dropped=dict(sorted(engine.measured.dropped.items())),
         refused=dict(sorted(engine.refused.items())),
@@ -187,6 +231,11 @@ def _plain_memory(plain: control_pb2.Plain) -> dict[str, float] | None:
     }
 
 
+def state_name(engine: admin_pb2.Engine) -> str:
+    """connected, stalled or disconnected."""
+    return admin_pb2.Engine.State.Name(engine.state).removeprefix("STATE_").lower()
+
+
 def mode_view(mode: control_pb2.Mode) -> Mode | None:
     """The mode; None if it is absent or of a kind that this version does not know."""
     try:
@@ -200,13 +249,16 @@ def _summary(engine: admin_pb2.Engine) -> dict[str, Any]:
     known = measured.rows > 0
     return {
         "engine_id": engine.engine_id,
-        "state": admin_pb2.Engine.State.Name(engine.state).removeprefix("STATE_").lower(),
+        "state": state_name(engine),
         "labels": dict(sorted(engine.hello.labels.items())),
         "model": engine.hello.speculation.model or None,
         "acts": engine.hello.acts,
         "mode": mode_view(engine.in_force.mode),
         "decided_by": _decided_by(engine.in_force),
         "policy": engine.policy.name or None,
+        "policy_paused": engine.policy.paused,
+        "canary": engine.policy.canary,
+        "shadow": _shadow(engine.policy.shadow) if engine.policy.HasField("shadow") else None,
         "pin": _pin(engine),
         "lease": _lease(engine.lease) if engine.lease.version else None,
         "goodput_tps": measured.goodput_tps if known else None,
@@ -216,13 +268,15 @@ def _summary(engine: admin_pb2.Engine) -> dict[str, Any]:
         "switches": measured.switches,
         "running_requests": measured.running_requests,
         "waiting_requests": measured.waiting_requests,
-        "last_message_age_s": _seconds(engine, "last_message_age"),
+        "last_message_age_s": seconds_of(engine, "last_message_age"),
     }
 
 
 def _decided_by(in_force: control_pb2.InForce) -> str | None:
     if not in_force.source:
         return None
+    if in_force.after_expiry:
+        return "expiry"
     return control_pb2.InForce.Source.Name(in_force.source).removeprefix("SOURCE_").lower()
 
 
@@ -230,22 +284,37 @@ def _pin(engine: admin_pb2.Engine) -> PinView | None:
     if not engine.HasField("pin"):
         return None
     pin, now = engine.pin, engine.in_force
+    ranged = pin.HasField("range")
     return PinView(
         mode=mode_view(pin.mode),
         owner=pin.owner,
         reason=pin.reason,
-        remaining_s=_seconds(pin, "remaining"),
-        pinned_at=_when(engine, "pinned_at"),
+        remaining_s=seconds_of(pin, "remaining"),
+        pinned_at=when(engine, "pinned_at"),
         in_force=now.source == control_pb2.InForce.SOURCE_PIN and now.pin_id == pin.id,
+        min_steps=pin.range.min_steps if ranged else None,
+        max_steps=pin.range.max_steps if ranged else None,
+        ordered_for=selector_text(engine.pin_selector) if engine.HasField("pin_selector") else None,
     )
 
 
+def selector_text(selector: admin_pb2.Selector) -> str:
+    """The engines that an order is for, for people."""
+    labels = ", ".join(f"{key}={value}" for key, value in sorted(selector.labels.items()))
+    return ", ".join(selector.engine_ids) or labels or "all"
+
+
+def _shadow(shadow: admin_pb2.ShadowState) -> ShadowView:
+    agreement = shadow.agreed_steps / shadow.steps if shadow.steps else None
+    return ShadowView(shadow.name, shadow.steps, agreement, shadow.unusable or None, _bands(shadow.bands))
+
+
 def _lease(lease: admin_pb2.LeaseState) -> LeaseView:
-    return LeaseView(lease.version, _seconds(lease, "age"), lease.acknowledged, lease.refusal or None)
+    return LeaseView(lease.version, seconds_of(lease, "age"), lease.acknowledged, lease.refusal or None)
 
 
-def _bands(policy: admin_pb2.PolicyState) -> tuple[BandView, ...]:
-    ends = [band.min_batch_size - 1 for band in policy.bands[1:]]
+def _bands(bands: Sequence[admin_pb2.BandDecision]) -> tuple[BandView, ...]:
+    ends = [band.min_batch_size - 1 for band in bands[1:]]
     return tuple(
         BandView(
             min_batch_size=band.min_batch_size,
@@ -255,7 +324,7 @@ def _bands(policy: admin_pb2.PolicyState) -> tuple[BandView, ...]:
             reason=band.reason,
             candidates=tuple(c for c in map(_candidate, band.candidates) if c),
         )
-        for band, end in zip_longest(policy.bands, ends)
+        for band, end in zip_longest(bands, ends)
     )
 
 
@@ -273,12 +342,14 @@ def _candidate(candidate: admin_pb2.Candidate) -> Candidate | None:
     )
 
 
-def _seconds(message: Message, field: str) -> float | None:
+def seconds_of(message: Message, field: str) -> float | None:
+    """Seconds of a duration field; None if it is absent."""
     value: Duration = getattr(message, field)
     return value.seconds + value.nanos / 1e9 if message.HasField(field) else None
 
 
-def _when(message: Message, field: str) -> str | None:
+def when(message: Message, field: str) -> str | None:
+    """A timestamp field as text; None if it is absent."""
     value: Timestamp = getattr(message, field)
     return value.ToDatetime(UTC).isoformat(timespec="seconds") if message.HasField(field) else None
 

@@ -123,6 +123,10 @@ class AdaptiveController:
         """Step counts that were built."""
         return list(self.params.candidate_steps)
 
+    def init_states(self, cuda_graph_bs: list[int] | None = None) -> None:
+        """Build what the candidates need."""
+        self.params.set_cuda_graph_bs(cuda_graph_bs)
+
     def activate_step_by_batch(self, batch_size: int) -> None:
         """Before a launch."""
         self._activate(self.params.get_steps_for_batch(batch_size))
@@ -147,7 +151,7 @@ class DraftWorker:
         self._world = world
         policy = AdaptiveSpeculativeParams(server_args.speculative_num_steps, server_args.candidate_steps)
         self.adaptive_controller = AdaptiveController(self, policy)
-        policy.set_cuda_graph_bs(server_args.cuda_graph_bs_decode)
+        self.adaptive_controller.init_states(server_args.cuda_graph_bs_decode)
 
     def forward_batch_generation(self, batch: ScheduleBatch) -> GenerationBatchResult:
         """One step of the batch."""
@@ -205,6 +209,28 @@ def release_kv_cache(req: Req, tree_cache: Any = None) -> None:
     """Give back a request's slots."""
 
 
+class SchedulerWeightUpdaterManager:
+    """Changes weights and memory under the scheduler."""
+
+    def update_weights_from_disk(self, recv_req: Any) -> None:
+        """Read weights from files."""
+
+    def update_weights_from_distributed(self, recv_req: Any) -> None:
+        """Take weights from other processes."""
+
+    def update_weights_from_tensor(self, recv_req: Any) -> None:
+        """Take weights from a request."""
+
+    def update_weights_from_ipc(self, recv_req: Any) -> None:
+        """Take weights from another process's memory."""
+
+    def end_weight_update(self, recv_req: Any) -> None:
+        """Weights that came in parts are complete."""
+
+    def resume_memory_occupation(self, recv_req: Any) -> None:
+        """Take back the memory that was given away."""
+
+
 class SchedulerBatchResultProcessor:
     """Hands results out to requests."""
 
@@ -231,6 +257,7 @@ class Scheduler:
         self.init_all_cuda_graphs()
         self.request_receiver = SchedulerRequestReceiver()
         self.batch_result_processor = SchedulerBatchResultProcessor(self.draft_worker)
+        self.weight_updater = SchedulerWeightUpdaterManager()
         self.waiting_queue: list[Req] = []
         self.running_batch = ScheduleBatch([], ForwardMode.DECODE)
         self.last_batch: ScheduleBatch | None = None
@@ -244,6 +271,15 @@ class Scheduler:
             if not isinstance(request, Req):
                 raise ValueError(f"Invalid object: {request}")
             self.waiting_queue.append(request)
+
+    def load_lora_adapter(self, recv_req: Any) -> None:
+        """Load an adapter from files."""
+
+    def load_lora_adapter_from_tensors(self, recv_req: Any) -> None:
+        """Load an adapter from a request."""
+
+    def unload_lora_adapter(self, recv_req: Any) -> None:
+        """Drop an adapter."""
 
     def run_batch(self, batch: ScheduleBatch, pp_proxy_tensors: Any = None) -> GenerationBatchResult:
         """Launch a batch."""

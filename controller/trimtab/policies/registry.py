@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -66,4 +67,15 @@ def policy_factory(name: str, parameters: Mapping[str, Any] | None = None) -> Po
         checked = msgspec.convert(dict(parameters or {}), type=cls.Parameters, strict=False)
     except msgspec.ValidationError as error:
         raise PolicyError(f"policy {name!r}: {error}") from error
-    return lambda context: cls(context, checked)
+    return _Factory(cls, checked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Factory:
+    """Makes one policy with one set of parameters; equal to another that does the same."""
+
+    cls: PolicyClass
+    parameters: Any
+
+    def __call__(self, context: PolicyContext) -> Policy:
+        return self.cls(context, self.parameters)

@@ -278,7 +278,8 @@ class _Follower:
         self._hold(entry, _decoded(entry), _decoded(_with(entry, payload)))
 
     def _compare_state(self, entry: Entry, session: EngineSession) -> None:
-        recorded = msgspec.json.decode(entry.payload)["state"]
+        # Through the content: what an older Trimtab did not write down is what it did not have.
+        recorded = msgspec.json.decode(encode(content_of(entry, StateContent).state))
         self._checkpoints += 1
         self._hold(entry, recorded, msgspec.json.decode(encode(session.state())))
 

@@ -2,57 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.json_format import MessageToDict
 
 from trimtab import __version__
-from trimtab.domain import Mode, Pin
-from trimtab.errors import NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
+from trimtab.errors import NoSuchModeError, NotOfferedError, PolicyError, TrimtabError, UnknownEngineError, WireError
 from trimtab.policies.registry import POLICIES, policy_factory
-from trimtab.server.fleet import Fleet, FullError, Seat
+from trimtab.server.fleet import Fleet, FullError
+from trimtab.server.pace import PACE
 from trimtab.server.scribe import Scribe
-from trimtab.server.selection import matches, select
-from trimtab.session.events import Event, Pinned, PolicySet, Unpinned
-from trimtab.wire import mode_ordered, pin_duration_s
-from trimtab.wire.bounds import MAX_LABELS, at_most, clipped
+from trimtab.server.seat import Seat
+from trimtab.server.selection import checked, meant, select
+from trimtab.server.trials import Trials
+from trimtab.session.events import Pinned, Unpinned
+from trimtab.session.orders import PinOrder, PolicyOrder, Selector, TooManyOrdersError
+from trimtab.session.pins import Relative, pin_for
+from trimtab.wire import (
+    engine_asked,
+    parameters_ordered,
+    pin_duration_s,
+    role_ordered,
+    selector_asked,
+    selector_ordered,
+    share_ordered,
+    target_ordered,
+)
+from trimtab.wire.bounds import clipped
 from trimtabpb.v1 import admin_pb2 as pb
 from trimtabpb.v1 import admin_pb2_grpc as services
 
 STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
     (UnknownEngineError, grpc.StatusCode.NOT_FOUND),
+    (NoSuchModeError, grpc.StatusCode.INVALID_ARGUMENT),
     (NotOfferedError, grpc.StatusCode.FAILED_PRECONDITION),
     (WireError, grpc.StatusCode.INVALID_ARGUMENT),
     (PolicyError, grpc.StatusCode.INVALID_ARGUMENT),
     (FullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (TooManyOrdersError, grpc.StatusCode.RESOURCE_EXHAUSTED),
 )
-
-# A request that is larger is obeyed, and not kept word for word.
-MAX_ASKED_BYTES = 64 << 10
+ROLES = pb.SetPolicyRequest.Role
+# So that a list of a large fleet holds up no stream.
+ENGINES_AT_A_TIME = 16
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
-Order = TypeVar("Order", pb.PinRequest, pb.UnpinRequest, pb.SetPolicyRequest)
-Outcome = TypeVar("Outcome", pb.PinResponse, pb.UnpinResponse, pb.SetPolicyResponse)
 
 
 class AdminService(services.AdminServiceServicer):
-    """Answers from the fleet's sessions and steps them with what operators order."""
+    """Answers from the fleet's sessions and steps them with what operators order.
+
+    That orders are in the journal before they are answered is the gate's duty, through which every call comes.
+    """
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
+        self._trials = Trials(fleet)
 
     async def ListEngines(self, request: pb.ListEnginesRequest, context: Context) -> pb.ListEnginesResponse:  # noqa: N802
         """Every engine that this controller has seen."""
-        return pb.ListEnginesResponse(
-            engines=self._views(self._fleet.seats()),
+        answer = pb.ListEnginesResponse(
             controller_version=__version__,
+            controller=self._fleet.overview(),
             journal=journal_state(self._fleet.scribe),
         )
+        for i, seat in enumerate(self._fleet.seats()):
+            if i % ENGINES_AT_A_TIME == ENGINES_AT_A_TIME - 1:
+                await asyncio.sleep(0)
+            answer.engines.append(self._fleet.view(seat))
+        return answer
 
     async def GetEngine(self, request: pb.GetEngineRequest, context: Context) -> pb.GetEngineResponse:  # noqa: N802
         """One engine."""
@@ -60,22 +82,33 @@ class AdminService(services.AdminServiceServicer):
 
     async def Pin(self, request: pb.PinRequest, context: Context) -> pb.PinResponse:  # noqa: N802
         """Hold engines in a mode, if every one of them can run it."""
-        return await self._obey(self._pin, request, context)
+        return await _answer(self._pin, request, context)
 
     async def Unpin(self, request: pb.UnpinRequest, context: Context) -> pb.UnpinResponse:  # noqa: N802
         """Give control back to the policy."""
-        return await self._obey(self._unpin, request, context)
+        return await _answer(self._unpin, request, context)
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.SetPolicyResponse:  # noqa: N802
         """Change the policy of engines, if every one of them can have it."""
-        if not request.policy:
-            return await _answer(self._known_policies, request, context)
-        return await self._obey(self._set_policy, request, context)
+        return await _answer(self._set_policy, request, context)
+
+    async def PromotePolicy(  # noqa: N802
+        self, request: pb.PromotePolicyRequest, context: Context
+    ) -> pb.PromotePolicyResponse:
+        """Let what is on trial act from now on."""
+        return await _answer(self._promote, request, context)
+
+    async def WithdrawPolicy(  # noqa: N802
+        self, request: pb.WithdrawPolicyRequest, context: Context
+    ) -> pb.WithdrawPolicyResponse:
+        """End a trial."""
+        return await _answer(self._withdraw, request, context)
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """The engines now, then each that changed."""
         try:
-            chosen = select(self._fleet, request.selector) if request.selector.engine_ids else self._fleet.seats()
+            selector = selector_asked(request.selector)
+            chosen = select(self._fleet, selector) if selector.engine_ids else meant(self._fleet, selector)
             watcher = self._fleet.watch()
         except TrimtabError as error:
             await _abort(context, error)
@@ -86,76 +119,70 @@ class AdminService(services.AdminServiceServicer):
             while keys := await watcher.take():
                 for key in keys:
                     changed = self._fleet.seat(key)
-                    if changed is not None and matches(changed, request.selector):
+                    if changed is not None and changed.meant_by(selector):
                         await context.write(pb.WatchResponse(engine=self._fleet.view(changed)))
+                        await _keep_pace()
         finally:
             self._fleet.unwatch(watcher)
 
     def _get(self, request: pb.GetEngineRequest) -> pb.GetEngineResponse:
         # Of a data-parallel server the first replica.
-        seat, *_ = select(self._fleet, pb.Selector(engine_ids=[request.engine_id]))
+        seat, *_ = select(self._fleet, engine_asked(request))
         return pb.GetEngineResponse(engine=self._fleet.view(seat), journal=journal_state(self._fleet.scribe))
 
     def _pin(self, request: pb.PinRequest) -> pb.PinResponse:
-        mode, duration_s = mode_ordered(request), pin_duration_s(request)
-        seats = select(self._fleet, request.selector)
-        modes = _checked(seats, lambda seat: _mode_for(seat, mode))
+        target, duration_s = target_ordered(request), pin_duration_s(request)
+        selector = selector_ordered(request.selector)
         pin_id, reason, owner = secrets.token_hex(4), clipped(request.reason), clipped(request.owner)
-        for seat, its_mode in zip(seats, modes, strict=True):
-            self._order(seat, Pinned(Pin(pin_id, its_mode, reason, owner), duration_s))
+        seats = select(self._fleet, selector)
+        pins = checked(seats, lambda seat: pin_for(seat.session, target, pin_id, reason, owner))
+        if selector.stands and target != Relative.IN_FORCE:
+            now_ns = self._fleet.now_ns()
+            deadline_ns = None if duration_s is None else now_ns + round(duration_s * 1e9)
+            self._fleet.orders.add_pin(PinOrder(pin_id, selector, target, now_ns, deadline_ns, reason, owner))
+        for seat, pin in zip(seats, pins, strict=True):
+            self._fleet.order(seat, Pinned(pin, duration_s))
         return pb.PinResponse(engines=self._views(seats))
 
     def _unpin(self, request: pb.UnpinRequest) -> pb.UnpinResponse:
-        seats = select(self._fleet, request.selector)
-        released = sum(seat.session.pin is not None for seat in seats)
-        for seat in seats:
-            self._order(seat, Unpinned())
-        return pb.UnpinResponse(engines=self._views(seats), released=released)
-
-    def _known_policies(self, request: pb.SetPolicyRequest) -> pb.SetPolicyResponse:
-        given = request.HasField("selector")
-        seats = select(self._fleet, request.selector) if given else self._fleet.seats()
-        return pb.SetPolicyResponse(engines=self._views(seats), known=_policies())
+        selector, orders = selector_ordered(request.selector), self._fleet.orders
+        ending = [order for order in orders.pins if selector.covers(order.selector)]
+        # A standing order can be released after the last of its engines is gone.
+        seats = meant(self._fleet, selector) if ending else select(self._fleet, selector)
+        orders.release(selector, [seat.identity for seat in seats])
+        pinned = [seat for seat in seats if seat.session.pin is not None]
+        for seat in pinned:
+            self._fleet.order(seat, Unpinned())
+        return pb.UnpinResponse(engines=self._views(seats), released=len(pinned), ended_orders=len(ending))
 
     def _set_policy(self, request: pb.SetPolicyRequest) -> pb.SetPolicyResponse:
-        parameters = at_most("parameters", dict(request.parameters), MAX_LABELS)
+        if not request.policy:
+            given = request.HasField("selector")
+            seats = select(self._fleet, selector_ordered(request.selector)) if given else self._fleet.seats()
+            return self._policies(seats)
+        role, share, parameters = role_ordered(request), share_ordered(request), parameters_ordered(request)
         factory = policy_factory(request.policy, parameters)
-        seats = select(self._fleet, request.selector)
-        _checked(seats, lambda seat: seat.session.check_policy(request.policy, factory))
-        for seat in seats:
-            self._order(seat, PolicySet(request.policy, factory, parameters))
-        return pb.SetPolicyResponse(engines=self._views(seats), known=_policies())
+        order = PolicyOrder(selector_ordered(request.selector), request.policy, factory, parameters)
+        if role == ROLES.ROLE_CANARY:
+            return self._policies(self._trials.start_canary(order, share))
+        if role == ROLES.ROLE_SHADOW:
+            return self._policies(self._trials.shadow(order.as_shadow()))
+        return self._policies(self._trials.act(order))
 
-    async def _obey(self, method: Callable[[Order], Outcome], request: Order, context: Context) -> Outcome:
-        """Carry out an order; it is answered when it is in the journal, together with who gave it and what came of it.
+    def _policies(self, seats: Iterable[Seat]) -> pb.SetPolicyResponse:
+        known = [pb.PolicyInfo(name=name, summary=cls.summary) for name, cls in sorted(POLICIES.items())]
+        overview = self._fleet.overview()
+        canary = overview.canary if overview.HasField("canary") else None
+        return pb.SetPolicyResponse(engines=self._views(seats), known=known, canary=canary)
 
-        A journal that fails, or takes too long, does not undo the order: the answer says so.
-        """
-        call, asked = type(request).__name__.removesuffix("Request"), _asked(request)
-        left_out = self._fleet.left_out
-        try:
-            outcome = method(request)
-        except TrimtabError as error:
-            self._fleet.note_order(call, asked, (), str(error))
-            await _abort(context, error)
-            raise
-        self._fleet.note_order(call, asked, [engine.engine_id for engine in outcome.engines])
-        outcome.journal_problem = await self._fleet.settled(left_out)
-        return outcome
+    def _promote(self, request: pb.PromotePolicyRequest) -> pb.PromotePolicyResponse:
+        return pb.PromotePolicyResponse(engines=self._views(self._trials.promote(_given(request))))
 
-    def _order(self, seat: Seat, event: Event) -> None:
-        if not self._fleet.apply(seat, event):
-            raise TrimtabError(f"the controller failed on this order for {seat.key}: look at its log")
+    def _withdraw(self, request: pb.WithdrawPolicyRequest) -> pb.WithdrawPolicyResponse:
+        return pb.WithdrawPolicyResponse(engines=self._views(self._trials.withdraw(_given(request))))
 
     def _views(self, seats: Iterable[Seat]) -> list[pb.Engine]:
         return [self._fleet.view(seat) for seat in seats]
-
-
-def _asked(request: Order) -> dict[str, Any]:
-    """The request as the journal keeps it."""
-    if request.ByteSize() > MAX_ASKED_BYTES:
-        return {"left_out_bytes": request.ByteSize()}
-    return MessageToDict(request)
 
 
 def journal_state(scribe: Scribe | None) -> pb.JournalState:
@@ -166,29 +193,15 @@ def journal_state(scribe: Scribe | None) -> pb.JournalState:
     return pb.JournalState(path=scribe.path, problem=figures.problem, dropped=figures.dropped.total())
 
 
-def _policies() -> list[pb.PolicyInfo]:
-    return [pb.PolicyInfo(name=name, summary=cls.summary) for name, cls in sorted(POLICIES.items())]
+def _given(request: pb.PromotePolicyRequest | pb.WithdrawPolicyRequest) -> Selector | None:
+    return selector_ordered(request.selector) if request.HasField("selector") else None
 
 
-def _mode_for(seat: Seat, mode: Mode | None) -> Mode:
-    """The mode ordered, or the engine's cheapest plain; `NotOfferedError` if it cannot run it."""
-    if mode is None:
-        return seat.session.cheapest_plain()
-    seat.session.check_mode(mode)
-    return mode
-
-
-def _checked(seats: Iterable[Seat], check: Callable[[Seat], Answer]) -> list[Answer]:
-    """The answers of all engines; if some refuse, `NotOfferedError` with what each of them says."""
-    answers, refusals = [], []
-    for seat in seats:
-        try:
-            answers.append(check(seat))
-        except NotOfferedError as error:
-            refusals.append(str(error))
-    if refusals:
-        raise NotOfferedError("; ".join(refusals[:8]) + (" ..." if len(refusals) > 8 else ""))
-    return answers
+async def _keep_pace() -> None:
+    """Hold back a caller that watches more than it may; it skips states then."""
+    pace = PACE.get()
+    if pace is not None:
+        await pace.keep()
 
 
 async def _answer(method: Callable[[Request], Answer], request: Request, context: Context) -> Answer:

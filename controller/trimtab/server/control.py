@@ -8,24 +8,30 @@ from collections.abc import AsyncIterator
 
 import grpc
 import structlog
+from google.protobuf.message import DecodeError
 
 from trimtab.domain import EngineInfo
 from trimtab.errors import TrimtabError, WireError
-from trimtab.server.fleet import AlreadyConnectedError, Fleet, FullError, Seat, StoppingError
+from trimtab.server.fleet import AlreadyConnectedError, Fleet, FullError, StoppingError
 from trimtab.server.outbox import Outbox
 from trimtab.server.pace import Pace
+from trimtab.server.seat import Seat
 from trimtab.session.events import Reported
 from trimtab.wire import WireLimitError, read_ack, read_hello, read_report, welcome_message
 from trimtabpb.v1 import control_pb2 as pb
 from trimtabpb.v1 import control_pb2_grpc as services
 
 HELLO_WITHIN_S = 10.0
-STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode], ...] = (
-    (WireLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (WireError, grpc.StatusCode.INVALID_ARGUMENT),
-    (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS),
-    (FullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (StoppingError, grpc.StatusCode.UNAVAILABLE),
+# Streams on which the Hello is still to come.
+MAX_GREETING = 256
+NO_MESSAGE = "is no message of this protocol"
+# Error, status, and the reason that it is counted under.
+STATUS: tuple[tuple[type[TrimtabError], grpc.StatusCode, str], ...] = (
+    (WireLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED, "hello"),
+    (WireError, grpc.StatusCode.INVALID_ARGUMENT, "hello"),
+    (AlreadyConnectedError, grpc.StatusCode.ALREADY_EXISTS, "already_connected"),
+    (FullError, grpc.StatusCode.RESOURCE_EXHAUSTED, "full"),
+    (StoppingError, grpc.StatusCode.UNAVAILABLE, "stopping"),
 )
 
 log = structlog.get_logger("trimtab")
@@ -40,20 +46,36 @@ class ControlService(services.ControlServiceServicer):
     def __init__(self, fleet: Fleet, controller_id: str) -> None:
         self._fleet = fleet
         self._controller_id = controller_id
+        self._greeting = 0
 
     async def Connect(self, request_iterator: Messages, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Hold the stream of one engine until one side ends it."""
         try:
-            await self._hold(request_iterator, context)
+            seat, outbox = await self._seat(request_iterator)
+            await self._hold(seat, outbox, request_iterator, context)
         except TrimtabError as error:
-            code = next((code for kind, code in STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+            code = next((code for kind, code, _ in STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
             await context.abort(code, str(error))
 
-    async def _hold(self, messages: Messages, context: Context) -> None:
-        info, hello, wire = await first_hello(messages)
-        outbox = Outbox()
-        outbox.put(welcome_message(self._controller_id, self._fleet.settings.report_interval_s))
-        seat = self._fleet.join(info, hello, outbox, wire)
+    async def _seat(self, messages: Messages) -> tuple[Seat, Outbox]:
+        """The engine's place, after its Hello; what stands against it is counted."""
+        try:
+            self._greeting += 1
+            if self._greeting > MAX_GREETING:
+                raise FullError("too many streams begin at once: connect again later")
+            info, hello, wire = await first_hello(messages)
+            outbox = Outbox()
+            outbox.put(welcome_message(self._controller_id, self._fleet.settings.report_interval_s))
+            return self._fleet.join(info, hello, outbox, wire), outbox
+        except TrimtabError as error:
+            reason = next((reason for kind, _, reason in STATUS if isinstance(error, kind)), "stream")
+            self._fleet.refused[reason] += 1
+            log.warning("stream_refused", reason=reason, why=str(error))
+            raise
+        finally:
+            self._greeting -= 1
+
+    async def _hold(self, seat: Seat, outbox: Outbox, messages: Messages, context: Context) -> None:
         reader = asyncio.create_task(self._read(seat, messages, outbox))
         reason = "connection lost"
         try:
@@ -79,7 +101,11 @@ class ControlService(services.ControlServiceServicer):
             async for message in messages:
                 if message.WhichOneof("message") == "goodbye":
                     return f"goodbye: {message.goodbye.reason[:256]}"
-                await pace.keep(self._take(seat, message))
+                if await pace.keep(self._take(seat, message), message.ByteSize()):
+                    seat.refuse(["too_fast"])
+        except DecodeError as error:
+            seat.refuse(["undecodable"])
+            raise WireError("message", NO_MESSAGE) from error
         except WireError as error:
             seat.refuse(["message"])
             log.warning("message_unusable", engine=str(seat.key), why=str(error))
@@ -116,6 +142,8 @@ async def first_hello(messages: Messages) -> tuple[EngineInfo, pb.Hello, bytes]:
         raise WireError("hello", f"did not come within {HELLO_WITHIN_S:g} s") from error
     except StopAsyncIteration as error:
         raise WireError("hello", "did not come before the stream ended") from error
+    except DecodeError as error:
+        raise WireError("hello", NO_MESSAGE) from error
     kind = message.WhichOneof("message")
     if kind != "hello":
         raise WireError("hello", f"must be the first message of a stream, {kind or 'an unknown one'} came instead")

@@ -17,11 +17,15 @@ from trimtab import __version__
 from trimtab.config import OFF, Settings, default_socket_path, split_address
 from trimtab.errors import ConfigError
 from trimtab.policies.registry import policy_factory
+from trimtab.server.access import Access
 from trimtab.server.admin import AdminService
+from trimtab.server.audit import Audit
 from trimtab.server.control import ControlService
 from trimtab.server.fleet import Fleet
+from trimtab.server.gate import Gate
 from trimtab.server.journaling import Journaling, open_journal
 from trimtab.server.scrape import ScrapeServer
+from trimtab.server.secret_files import server_credentials
 from trimtab.server.socket_file import SocketFile
 from trimtab.session.engine_session import SessionSettings
 from trimtab.session.profiles import KeyedProfile
@@ -33,6 +37,8 @@ GRACE_S = 1.0
 # What the journal's last entries may take on top.
 JOURNAL_GRACE_S = 0.8
 EXIT_INTERRUPTED = 130
+# Calls at the same time beside the engines' streams.
+MAX_CALLS = 1024
 SERVICES = (
     control_pb2.DESCRIPTOR.services_by_name["ControlService"].full_name,
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
@@ -40,6 +46,10 @@ SERVICES = (
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_concurrent_streams", 64),
+    ("grpc.max_metadata_size", 16_384),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # Windows of flow control stay as they are: what an engine says too fast waits there and not here.
+    ("grpc.http2.bdp_probe", 0),
     # A peer that is gone without a word is noticed within 15 s; a peer may ask as often as once a second.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -72,9 +82,11 @@ class Daemon:
                 report_interval_s=session.report_interval_ms / 1e3, lease_ttl_s=session.lease_ttl_s, profiles=profiles
             ),
             parameters=policy.parameters,
+            max_engines=settings.server.max_engines,
         )
         self._profiles = profiles
         self._journal: Journaling | None = None
+        self._gate = Gate(Access(settings.server), Audit(self._fleet.note_order), self._fleet, self._fleet.refused)
         path = Path(settings.server.socket) if settings.server.socket else default_socket_path()
         self._socket = SocketFile(path, settings.server.socket_group)
         self._health = health.aio.HealthServicer()
@@ -129,14 +141,18 @@ class Daemon:
             return
         self._fleet.scribe = journal.scribe
         journal.writer.start()
-        engines = self._fleet.resume(journal.saved, journal.profiles.__getitem__)
+        engines = self._fleet.resume(journal.saved, journal.profiles.__getitem__, journal.orders)
         log.info("journal_opened", path=journal.scribe.path, engines=engines)
 
     def _journal_path(self) -> str:
         return self._journal.scribe.path if self._journal else OFF
 
     def _make_server(self) -> grpc.aio.Server:
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(
+            interceptors=[self._gate],
+            options=OPTIONS,
+            maximum_concurrent_rpcs=MAX_CALLS + self._settings.server.max_engines,
+        )
         control_pb2_grpc.add_ControlServiceServicer_to_server(
             ControlService(self._fleet, controller_id=secrets.token_hex(8)), server
         )
@@ -154,8 +170,10 @@ class Daemon:
         address = self._settings.server.listen
         if not address:
             return ""
+        tls = self._settings.server.tls
+        credentials = server_credentials(tls) if tls.cert else None
         try:
-            port = server.add_insecure_port(address)
+            port = server.add_secure_port(address, credentials) if credentials else server.add_insecure_port(address)
         except RuntimeError as error:
             raise ConfigError("server.listen", f"cannot listen on {address}: {_first_line(error)}") from error
         host, _ = split_address("server.listen", address)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -18,8 +19,11 @@ import structlog
 from trimtab.domain import EngineInfo, EngineKey
 from trimtab.errors import TrimtabError
 from trimtab.policies.registry import PolicyFactory
+from trimtab.server import standing
+from trimtab.server.audit import AuditEntry
 from trimtab.server.outbox import Outbox
-from trimtab.server.scribe import Scribe, Written
+from trimtab.server.scribe import Scribe
+from trimtab.server.seat import Seat
 from trimtab.server.watcher import Watcher
 from trimtab.session.engine_session import EngineSession, SessionSettings
 from trimtab.session.events import (
@@ -28,16 +32,27 @@ from trimtab.session.events import (
     Effect,
     Event,
     Note,
+    PoliciesSwapped,
+    PolicySet,
     Reported,
     SendLease,
     SendRelease,
+    ShadowSet,
     ShuttingDown,
     Ticked,
 )
-from trimtab.session.measured import Measured
+from trimtab.session.orders import Canary, Orders
 from trimtab.session.profiles import KeyedProfile
+from trimtab.session.state import PolicyChoice
 from trimtab.store.content import StateContent, resumed_of
-from trimtab.wire import engine_message, lease_message, release_message
+from trimtab.wire import (
+    Clocks,
+    engine_message,
+    lease_message,
+    orders_message,
+    release_message,
+    selector_message,
+)
 from trimtabpb.v1 import admin_pb2, control_pb2
 
 MAX_ENGINES = 1024
@@ -56,45 +71,6 @@ class FullError(TrimtabError):
 
 class StoppingError(TrimtabError):
     """The controller is on its way out."""
-
-
-@dataclass(slots=True)
-class Seat:
-    """One engine's place in the controller. Owned by `Fleet`.
-
-    Attributes:
-        hello: The engine's last Hello, fit to be shown.
-        outbox: What waits to be sent on the open stream; None without one.
-        refused: Messages, columns and rows of this engine that were refused, by reason.
-        reports: Reports taken in.
-        leases: Leases handed to the stream, renewals included.
-        written: What the journal has of the session.
-    """
-
-    key: EngineKey
-    session: EngineSession
-    hello: control_pb2.Hello
-    outbox: Outbox | None = None
-    refused: Counter[str] = field(default_factory=Counter)
-    reports: int = 0
-    leases: int = 0
-    written: Written = field(default_factory=Written)
-    _measured_of: tuple[object, int] = (None, 0)
-    _measured: Measured = field(default_factory=Measured)
-
-    def measured(self) -> Measured:
-        """Figures of the session's window, worked out once a report."""
-        window = self.session.window
-        if self._measured_of != (window, self.reports):
-            self._measured_of, self._measured = (window, self.reports), window.measure()
-        return self._measured
-
-    def refuse(self, reasons: Iterable[str] | Counter[str]) -> None:
-        """Count what was refused; the first of its kind is logged."""
-        new = Counter(reasons)
-        for reason in new.keys() - self.refused.keys():
-            log.warning("input_refused", engine=str(self.key), reason=reason, count=new[reason])
-        self.refused.update(new)
 
 
 class Fleet:
@@ -124,8 +100,9 @@ class Fleet:
     ) -> None:
         self.settings = settings
         self.scribe = scribe
-        self._parameters = parameters or {}
-        self._policy_name = policy_name
+        self.orders = Orders()
+        self.refused: Counter[str] = Counter()
+        self._configured = PolicyChoice(policy_name, parameters or {})
         self._factory = factory
         self._monotonic_ns = monotonic_ns
         self._wall_ns = wall_ns
@@ -133,16 +110,22 @@ class Fleet:
         self._seats: dict[EngineKey, Seat] = {}
         self._watchers: set[Watcher] = set()
         self._stopping = False
+        self._started_ns = monotonic_ns()
 
     # -- engines ---------------------------------------------------------------------------------
 
-    def resume(self, saved: Iterable[StateContent], profile: Callable[[str], KeyedProfile]) -> int:
+    def resume(
+        self, saved: Iterable[StateContent], profile: Callable[[str], KeyedProfile], orders: Orders | None = None
+    ) -> int:
         """Seat the engines that an earlier run knew, the pinned ones and the newest if there are too many; how many.
 
         Args:
             saved: What the journal knows of each.
             profile: Gives the cost profile with an id.
+            orders: The standing orders of that run.
         """
+        self.orders = orders or self.orders
+        self.orders.expire(self.now_ns())
         by_worth = sorted(
             ((content.state.info.key, content) for content in saved if content.state.info is not None),
             key=lambda known: (known[1].state.pin is None, -known[1].state.last_message_ns),
@@ -151,6 +134,7 @@ class Fleet:
             seat = self._new_seat(key, control_pb2.Hello.FromString(content.hello))
             seat.refused.update(content.refused_input)
             self.apply(seat, resumed_of(content, profile))
+            self._resume_canary(seat)
         return len(self._seats)
 
     def join(self, info: EngineInfo, hello: control_pb2.Hello, outbox: Outbox, wire: bytes = b"") -> Seat:
@@ -170,6 +154,7 @@ class Fleet:
         if self._stopping:
             raise StoppingError("the controller stops: connect again later")
         seat = self._seats.get(info.key)
+        new = seat is None
         if seat is not None and seat.outbox is not None:
             raise AlreadyConnectedError(
                 f"engine {info.key} is connected already (boot id {seat.hello.boot_id}): "
@@ -179,6 +164,9 @@ class Fleet:
             seat = self._new_seat(info.key, hello)
         seat.hello, seat.outbox = hello, outbox
         self.apply(seat, Connected(info), wire)
+        if new:
+            self._begin_trials(seat)
+        self._settle(seat)
         return seat
 
     def leave(self, seat: Seat, reason: str) -> None:
@@ -192,6 +180,7 @@ class Fleet:
         `wire` are the bytes that the event came in, for the journal.
         """
         now_ns, wall_ns = self._monotonic_ns(), self._wall_ns()
+        pinned = seat.session.pin is not None
         try:
             effects = seat.session.step(event, now_ns)
             for effect in effects:
@@ -208,16 +197,48 @@ class Fleet:
         if self.scribe is not None and (effects or not isinstance(event, Ticked)):
             self.scribe.took(seat, event, wire, effects, now_ns, wall_ns)
         seat.reports += isinstance(event, Reported)
+        if pinned and seat.session.pin is None:
+            # A pin of its own is over; what stands for the engine otherwise holds again.
+            self._settle(seat)
         if not isinstance(event, Ticked):
             for watcher in self._watchers:
                 watcher.mark(seat.key)
         return True
 
+    def order(self, seat: Seat, event: Event) -> None:
+        """Step the engine's session with an operator's order; `TrimtabError` if the session failed on it."""
+        if not self.apply(seat, event):
+            raise TrimtabError(f"the controller failed on this order for {seat.key}: look at its log")
+
+    def put_on_canary(self, seat: Seat, canary: Canary) -> None:
+        """The canary's policy acts on the engine, and the one that acted goes on as its shadow."""
+        trial, shadow = canary.order, seat.session.shadow
+        seat.canary = True
+        if seat.session.follows(trial.factory):
+            return
+        if shadow is None or shadow.factory != trial.factory:
+            self.order(seat, ShadowSet(trial.name, trial.factory, trial.parameters))
+        self.order(seat, PoliciesSwapped())
+
+    def take_off_canary(self, seat: Seat, canary: Canary) -> None:
+        """The policy that acted before acts again, with what it learnt meanwhile; else the one meant for the engine."""
+        seat.canary = False
+        self.order(seat, PoliciesSwapped())
+        if seat.session.follows(canary.order.factory):
+            choice, factory = self._policy_of(*seat.identity)
+            self.order(seat, PolicySet(choice.name, factory, choice.parameters))
+
+    def give_shadow(self, seat: Seat) -> None:
+        """Give the engine the shadow that stands for it, if there is one."""
+        standing.give_shadow(seat, self.orders, self.apply)
+
     def tick(self) -> None:
         """Let time pass for every session."""
+        self.orders.expire(self.now_ns())
         for seat in list(self._seats.values()):
             self.apply(seat, Ticked())
         if self.scribe is not None:
+            self.scribe.standing(self.orders, self._monotonic_ns(), self._wall_ns())
             self.scribe.checkpoints(self._seats.values(), self._monotonic_ns(), self._wall_ns())
 
     def stop(self, reason: str) -> None:
@@ -233,15 +254,17 @@ class Fleet:
     def save(self) -> None:
         """Write down what every session knows, so that the next run can go on from there."""
         if self.scribe is not None:
+            self.scribe.standing(self.orders, self._monotonic_ns(), self._wall_ns())
             for seat in self._seats.values():
                 self.scribe.checkpoint(seat, self._monotonic_ns(), self._wall_ns())
 
     # -- orders ----------------------------------------------------------------------------------
 
-    def note_order(self, call: str, request: Mapping[str, Any], engines: Sequence[str], refused: str = "") -> None:
-        """An operator asked for something, by a call of the admin service; `refused` says why nothing was done."""
-        if self.scribe is not None:
-            self.scribe.ordered(call, request, engines, refused, self._monotonic_ns(), self._wall_ns())
+    def note_order(self, entry: AuditEntry) -> None:
+        """An operator ordered something, or was refused: keep this, and what stands now."""
+        if self.scribe is not None and entry.orders:
+            self.scribe.standing(self.orders, self._monotonic_ns(), self._wall_ns())
+            self.scribe.ordered(entry, self._monotonic_ns())
 
     async def settled(self, since: int) -> str:
         """Wait until an order is in the journal; why it is not, or empty. Without a journal: empty.
@@ -257,6 +280,10 @@ class Fleet:
 
     # -- questions -------------------------------------------------------------------------------
 
+    def now_ns(self) -> int:
+        """The clock that sessions are stepped with."""
+        return self._monotonic_ns()
+
     def seats(self) -> list[Seat]:
         """Every seat, by engine."""
         return [self._seats[key] for key in sorted(self._seats)]
@@ -267,7 +294,7 @@ class Fleet:
 
     def view(self, seat: Seat) -> admin_pb2.Engine:
         """The engine as operators see it."""
-        return engine_message(
+        message = engine_message(
             seat.session,
             seat.hello,
             seat.measured(),
@@ -275,6 +302,19 @@ class Fleet:
             self._monotonic_ns(),
             self._wall_ns(),
         )
+        message.policy.canary = seat.canary
+        order = self.orders.pin_with_id(message.pin.id) if message.HasField("pin") else None
+        if order is not None:
+            message.pin_selector.CopyFrom(selector_message(order.selector))
+        return message
+
+    def overview(self) -> admin_pb2.Controller:
+        """The controller as operators see it."""
+        clocks = Clocks(self._monotonic_ns(), self._wall_ns())
+        message = orders_message(self.orders, clocks, [str(seat.key) for seat in self.seats() if seat.canary])
+        message.started_at.CopyFrom(clocks.timestamp(self._started_ns))
+        message.refused.update(self.refused)
+        return message
 
     def watch(self) -> Watcher:
         """A watcher that is told of every change from now on; `FullError` if there are too many."""
@@ -297,15 +337,48 @@ class Fleet:
             self._forget_one()
         # Engines that explore should not do so in step.
         settings = replace(self.settings, seed=zlib.crc32(str(key).encode()))
-        seat = Seat(key, EngineSession(self._policy_name, self._factory, settings, self._parameters), hello)
+        choice, factory = self._policy_of(str(key), hello.labels)
+        seat = Seat(key, EngineSession(choice.name, factory, settings, choice.parameters), hello)
         self._seats[key] = seat
         if self.scribe is not None:
             self.scribe.began(seat, self._monotonic_ns(), self._wall_ns())
         return seat
 
+    def _has_own_pin(self, seat: Seat) -> bool:
+        """Whether a pin would be lost with the seat; a standing one comes back with the engine."""
+        pin = seat.session.pin
+        return pin is not None and self.orders.pin_with_id(pin.pin.id) is None
+
+    def _policy_of(self, engine_id: str, labels: Mapping[str, str]) -> tuple[PolicyChoice, PolicyFactory]:
+        """The policy that is meant for the engine."""
+        order = self.orders.policy_for(engine_id, labels)
+        if order is None:
+            return self._configured, self._factory
+        return PolicyChoice(order.name, order.parameters), order.factory
+
+    def _settle(self, seat: Seat) -> None:
+        self.orders.expire(self.now_ns())
+        standing.settle(seat, self.orders, self.apply, self.now_ns())
+
+    def _begin_trials(self, seat: Seat) -> None:
+        """A new engine takes part in what is on trial."""
+        canary = self.orders.canary
+        if canary is not None and seat.session.known().acts and canary.takes(*seat.identity):
+            self.put_on_canary(seat, canary)
+        else:
+            self.give_shadow(seat)
+
+    def _resume_canary(self, seat: Seat) -> None:
+        """An engine of the canary is on it again; whose session could not go on with its policy, is put on it anew."""
+        canary = self.orders.canary
+        if canary is not None and seat.session.known().acts and canary.takes(*seat.identity):
+            # A session that fails on this is in the log; the others have to go on.
+            with suppress(TrimtabError):
+                self.put_on_canary(seat, canary)
+
     def _forget_one(self) -> None:
         """Make room: forget the engine that has been away longest and that nobody pinned."""
-        away = [seat for seat in self._seats.values() if seat.outbox is None and seat.session.pin is None]
+        away = [seat for seat in self._seats.values() if seat.outbox is None and not self._has_own_pin(seat)]
         if not away:
             raise FullError(f"{self._max_engines} engines are connected or pinned: no room for another")
         oldest = min(away, key=lambda seat: seat.session.last_message_ns)

@@ -13,10 +13,11 @@ from trimtab import __version__
 from trimtab.config import OFF, JournalSection, Settings, default_state_directory
 from trimtab.errors import ConfigError, DataError
 from trimtab.server.scribe import Profiles, Scribe
+from trimtab.session.orders import Orders
 from trimtab.session.profiles import KeyedProfile
 from trimtab.store.content import StateContent, read_profile_content
 from trimtab.store.journal_file import Bounds, JournalFile, RunFacts, TakenError
-from trimtab.store.resuming import Saved, read_saved, saved_engines
+from trimtab.store.resuming import Saved, SavedOrders, read_saved, saved_engines, saved_orders
 from trimtab.store.schema import ForeignFileError
 from trimtab.store.writing import JournalWriter
 
@@ -35,12 +36,14 @@ class Journaling:
         scribe: Puts what happens into it.
         writer: Brings it to the disk; to be started, and closed at the end.
         saved: The engines that an earlier run knew.
+        orders: The standing orders that it had.
         profiles: Cost profiles that the saved engines speak of, by id.
     """
 
     scribe: Scribe
     writer: JournalWriter
     saved: tuple[StateContent, ...]
+    orders: Orders
     profiles: dict[str, KeyedProfile]
 
 
@@ -59,17 +62,19 @@ def open_journal(settings: Settings, profiles: tuple[KeyedProfile, ...]) -> Jour
     file = JournalFile(directory_of(settings.journal), bounds_of(settings.journal), run, known.contents)
     writer = JournalWriter(file)
     try:
-        saved = _open(file, run)
+        saved, kept = _open(file, run)
     except (OSError, sqlite3.Error) as error:
         writer.failed(error)
-        saved = []
-    states = tuple(read_saved(saved, time.monotonic_ns(), time.time_ns()))
+        saved, kept = [], None
+    now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
+    states = tuple(read_saved(saved, now_ns, wall_ns))
+    orders = kept.read(now_ns, wall_ns) if kept is not None else Orders()
     found = _profiles_of(file, states)
     for profile in found.values():
         known.keep(profile)
     file.profiles.update(known.contents)
     usable = tuple(state for state in states if not state.profile or state.profile in found)
-    return Journaling(Scribe(writer, known), writer, usable, found)
+    return Journaling(Scribe(writer, known), writer, usable, orders, found)
 
 
 def directory_of(section: JournalSection) -> Path:
@@ -91,7 +96,7 @@ def run_facts(settings: Settings) -> RunFacts:
     return RunFacts(time.time_ns(), time.monotonic_ns(), boot_id, __version__, msgspec.json.encode(settings).decode())
 
 
-def _open(file: JournalFile, run: RunFacts) -> list[Saved]:
+def _open(file: JournalFile, run: RunFacts) -> tuple[list[Saved], SavedOrders | None]:
     try:
         file.open()
     except TakenError as error:
@@ -103,7 +108,8 @@ def _open(file: JournalFile, run: RunFacts) -> list[Saved]:
     except (FileExistsError, NotADirectoryError) as error:
         raise ConfigError(KEY, f"{file.path.parent} is no directory: take another place with --state-dir") from error
     oldest_wall_ns = time.time_ns() - round(file.bounds.max_age_s * NS_PER_S)
-    return file.read(lambda db: saved_engines(db, run, oldest_wall_ns), [])
+    nothing: tuple[list[Saved], SavedOrders | None] = ([], None)
+    return file.read(lambda db: (saved_engines(db, run, oldest_wall_ns), saved_orders(db, run)), nothing)
 
 
 def _profiles_of(file: JournalFile, states: tuple[StateContent, ...]) -> dict[str, KeyedProfile]:

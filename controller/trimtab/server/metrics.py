@@ -11,9 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from trimtab import __version__
-from trimtab.wire.modes import mode_from_wire
-from trimtab.wire.upstream import SOURCES
+from trimtab.wire.modes import mode_from_wire, range_from_wire
+from trimtab.wire.upstream import source_of
 from trimtabpb.v1 import admin_pb2 as pb
+from trimtabpb.v1 import control_pb2
 
 STATES = ("connected", "stalled", "disconnected")
 
@@ -46,6 +47,10 @@ def _seconds(duration: Duration) -> float:
     return duration.ToNanoseconds() / 1e9
 
 
+def _agreement(policy: pb.PolicyState) -> float | None:
+    return policy.shadow.agreed_steps / policy.shadow.steps if policy.shadow.steps else None
+
+
 PER_ENGINE = (
     PerEngine(
         "trimtab_engine_acts",
@@ -63,6 +68,24 @@ PER_ENGINE = (
         "1 while all ranks of an engine choose the same mode at the same step, 0 once they did not; absent for one "
         "rank. At 0 the engine is pinned and may hang or die: `trimtab show ENGINE` says what differs; restart it.",
         lambda s: float(not s.engine.rank_divergence) if s.engine.hello.topology.ranks > 1 else None,
+    ),
+    PerEngine(
+        "trimtab_engine_canary",
+        "1 where a policy on trial acts, as a canary. Compare its goodput with the others', then "
+        "`trimtab policy --promote` or `--withdraw`.",
+        lambda s: float(s.engine.policy.canary),
+    ),
+    PerEngine(
+        "trimtab_engine_shadow_agreement",
+        "Share of the decode steps for which the policy in shadow chose the mode that the acting policy chose; absent "
+        "without one. Low: `trimtab show ENGINE` tells both decisions and what each expects.",
+        lambda s: _agreement(s.engine.policy),
+    ),
+    PerEngine(
+        "trimtab_engine_shadow_steps",
+        "Decode steps since the policy in shadow began; absent without one. Judge the agreement by it.",
+        lambda s: float(s.engine.policy.shadow.steps) if s.engine.policy.HasField("shadow") else None,
+        counter=True,
     ),
     PerEngine(
         "trimtab_engine_steps",
@@ -171,10 +194,14 @@ class FleetCollector(Collector):
 
     Args:
         read: Gives one sample an engine; called on the scraping thread.
+        read_controller: Gives what holds for the controller as a whole.
     """
 
-    def __init__(self, read: Callable[[], list[Sample]]) -> None:
+    def __init__(
+        self, read: Callable[[], list[Sample]], read_controller: Callable[[], pb.Controller] = pb.Controller
+    ) -> None:
         self._read = read
+        self._read_controller = read_controller
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: names are not checked against other collectors, and registering reads no engine."""
@@ -189,6 +216,7 @@ class FleetCollector(Collector):
         yield _pins(samples)
         yield _dropped(samples)
         yield _refused(samples)
+        yield from _controller(self._read_controller())
         for metric in PER_ENGINE:
             yield _per_engine(metric, samples)
 
@@ -213,6 +241,28 @@ def _build_info() -> Metric:
     return family
 
 
+def _controller(controller: pb.Controller) -> Iterator[Metric]:
+    """What belongs to no engine."""
+    pins = GaugeMetricFamily(
+        "trimtab_standing_pins",
+        "Pins for labels or for all engines, which also hold for engines that connect later. One that nobody "
+        "remembers: `trimtab show` tells its owner and reason, `trimtab unpin --label ...` or `--all` ends it.",
+    )
+    pins.add_metric([], len(controller.pins))
+    yield pins
+    refused = CounterMetricFamily(
+        "trimtab_refused",
+        "Calls and streams that were refused before or beside any engine, by reason. permission_denied, "
+        "unauthenticated: see `audit` in the daemon's log for who; give it a role or find out what it wants. "
+        "already_connected: two engines have one id. full: raise server.max_engines. call_too_fast, too_many_calls: a "
+        "client polls. invalid_argument, not_found, failed_precondition: orders that could not be carried out.",
+        labels=["reason"],
+    )
+    for reason, count in sorted(controller.refused.items()):
+        refused.add_metric([reason], count)
+    yield refused
+
+
 def _engines(samples: Iterable[Sample]) -> Metric:
     family = GaugeMetricFamily(
         "trimtab_engines",
@@ -229,30 +279,38 @@ def _engines(samples: Iterable[Sample]) -> Metric:
 def _modes(samples: Iterable[Sample]) -> Metric:
     family = GaugeMetricFamily(
         "trimtab_engine_mode_info",
-        "1 for the mode in force and who decided it: stock, lease, pin or fuse. stock for long on a connected engine: "
-        "it refuses leases, see trimtab_engine_acts. fuse: the plugin gave up until the engine restarts; "
+        "1 for the mode in force and who decided it: stock, lease, pin, fuse, or expiry (the mode set for the time "
+        "after the last lease). stock or expiry for long on a connected engine: it refuses leases, see "
+        "trimtab_engine_acts and trimtab_engine_refused_total. fuse: the plugin gave up until the engine restarts; "
         "`trimtab show ENGINE` says why.",
         labels=["engine", "mode", "source"],
     )
     for sample in samples:
         in_force = sample.engine.in_force
         mode = str(mode_from_wire("mode", in_force.mode)) if in_force.HasField("mode") else ""
-        family.add_metric([sample.engine.engine_id, mode, SOURCES[in_force.source].value], 1)
+        family.add_metric([sample.engine.engine_id, mode, source_of("in_force", in_force).value], 1)
     return family
 
 
 def _pins(samples: Iterable[Sample]) -> Metric:
     family = GaugeMetricFamily(
         "trimtab_engine_pinned",
-        "1 if an operator pinned the engine, with the mode; 0 otherwise. A pin that nobody remembers: "
+        "1 if an operator pinned the engine, with the mode or the range of steps; 0 otherwise. A pin that nobody "
+        "remembers: "
         "`trimtab show ENGINE` tells its owner and reason, `trimtab unpin ENGINE` releases it.",
         labels=["engine", "mode"],
     )
     for sample in samples:
         pinned = sample.engine.HasField("pin")
-        mode = str(mode_from_wire("mode", sample.engine.pin.mode)) if pinned else ""
-        family.add_metric([sample.engine.engine_id, mode], float(pinned))
+        family.add_metric([sample.engine.engine_id, _held(sample.engine.pin) if pinned else ""], float(pinned))
     return family
+
+
+def _held(pin: control_pb2.Pin) -> str:
+    """What the pin holds, as text."""
+    if pin.HasField("range"):
+        return str(range_from_wire("pin.range", pin.range))
+    return str(mode_from_wire("pin.mode", pin.mode))
 
 
 def _dropped(samples: Iterable[Sample]) -> Metric:

@@ -12,6 +12,7 @@ from trimtab.errors import ConfigError
 from trimtab.server.fleet import Fleet
 from trimtab.server.journal_metrics import JournalCollector
 from trimtab.server.metrics import FleetCollector, Sample
+from trimtabpb.v1 import admin_pb2
 
 KEY = "server.metrics_listen"
 READ_WITHIN_S = 5.0
@@ -26,7 +27,7 @@ class ScrapeServer:
         self._fleet = fleet
         self._loop = loop
         self._registry = CollectorRegistry()
-        self._registry.register(FleetCollector(self._read))
+        self._registry.register(FleetCollector(self._read, self._read_controller))
         self._registry.register(JournalCollector(lambda: fleet.scribe))
         self._close: Callable[[], None] = lambda: None
 
@@ -55,6 +56,12 @@ class ScrapeServer:
 
     def _read(self) -> list[Sample]:
         return asyncio.run_coroutine_threadsafe(self._samples(), self._loop).result(READ_WITHIN_S)
+
+    def _read_controller(self) -> admin_pb2.Controller:
+        return asyncio.run_coroutine_threadsafe(self._overview(), self._loop).result(READ_WITHIN_S)
+
+    async def _overview(self) -> admin_pb2.Controller:
+        return self._fleet.overview()
 
     async def _samples(self) -> list[Sample]:
         samples = []

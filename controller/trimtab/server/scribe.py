@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
 from trimtab.session.engine_session import EngineSession
 from trimtab.session.events import Connected, Effect, Event, Resumed, SendLease, ShuttingDown
+from trimtab.session.orders import Orders
 from trimtab.session.profiles import KeyedProfile, ProfileChoice
 from trimtab.session.state import SessionState
 from trimtab.store.content import AdminContent, SessionContent, StateContent
@@ -25,15 +26,20 @@ from trimtab.store.records import (
     profile_id,
 )
 from trimtab.store.writing import JournalFigures, JournalWriter
+from trimtab.wire import Clocks, orders_message
 
 if TYPE_CHECKING:
-    from trimtab.server.fleet import Seat
+    from trimtab.server.audit import AuditEntry
+    from trimtab.server.seat import Seat
 
 CHECKPOINT_EVERY_S = 10.0
 # Engines that come all at once have their checkpoints one after the other: no stream waits for a thousand of them.
 CHECKPOINTS_AT_A_TIME = 16
 # After entries that there was no room for.
 AGAIN_AFTER_S = 1.0
+# So that they are never too old for the journal.
+STANDING_EVERY_S = 3600.0
+NOTHING_STANDS = ((), (), None)
 ORDER_WITHIN_S = 2.0
 
 log = structlog.get_logger("trimtab")
@@ -93,6 +99,9 @@ class Scribe:
         self._writer = writer
         self._profiles = profiles
         self._begun_anew = writer.file.begun_anew
+        # The standing orders that the journal has, and since when.
+        self._standing: object = NOTHING_STANDS
+        self._standing_since_ns = 0
 
     @property
     def figures(self) -> JournalFigures:
@@ -135,7 +144,7 @@ class Scribe:
     def checkpoints(self, seats: Iterable[Seat], now_ns: int, wall_ns: int) -> None:
         """Write down the state of sessions for which it is time, of not too many at once."""
         if self._writer.file.begun_anew != self._begun_anew:
-            self._begun_anew = self._writer.file.begun_anew
+            self._begun_anew, self._standing = self._writer.file.begun_anew, NOTHING_STANDS
             for seat in seats:
                 seat.written.stale, seat.written.since_ns = True, 0
         due = [seat for seat in seats if seat.written.stale and self._due(seat, now_ns)]
@@ -148,12 +157,29 @@ class Scribe:
             with self._guarded(seat):
                 self._add(seat, [self._checkpoint(seat, now_ns)], now_ns, wall_ns)
 
-    def ordered(
-        self, call: str, request: Mapping[str, Any], engines: Sequence[str], refused: str, now_ns: int, wall_ns: int
-    ) -> None:
-        """An operator asked for something; `refused` says why nothing was done."""
-        content = AdminContent(call, request, tuple(engines), refused)
-        self._writer.add("", [(Kind.ADMIN, encode(content))], now_ns, wall_ns)
+    def standing(self, orders: Orders, now_ns: int, wall_ns: int) -> None:
+        """Write down what stands, if it is not there already or has been there for long."""
+        stands = (tuple(orders.pins), tuple(orders.policies), orders.canary)
+        old = stands != NOTHING_STANDS and now_ns - self._standing_since_ns >= STANDING_EVERY_S * 1e9
+        if stands == self._standing and not old:
+            return
+        kept = orders_message(orders, Clocks(now_ns, wall_ns)).SerializeToString(deterministic=True)
+        if self._writer.add("", [(Kind.STANDING, kept)], now_ns, wall_ns):
+            self._standing, self._standing_since_ns = stands, now_ns
+
+    def ordered(self, entry: AuditEntry, now_ns: int) -> None:
+        """Somebody ordered something, or wanted to."""
+        content = AdminContent(
+            call=entry.call,
+            request=entry.request,
+            engines=entry.engines,
+            refused=entry.detail,
+            who=entry.who,
+            peer=entry.peer,
+            claims=entry.claims,
+            outcome=entry.outcome,
+        )
+        self._writer.add("", [(Kind.ADMIN, encode(content))], now_ns, entry.at_ns)
 
     @property
     def left_out(self) -> int:

@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trimtab.domain import EngineInfo, InForce, Lease, Mode, ModeKind, Report
+from trimtab.domain import EngineInfo, InForce, Lease, Mode, Report
 from trimtab.errors import NotOfferedError, PolicyError
 from trimtab.policies.contract import BandDecision, Decision
 from trimtab.policies.registry import PolicyFactory
 from trimtab.session.agreement import ALARM, Disagreement, disagreement, safe_pin
+from trimtab.session.confine import confined
 from trimtab.session.events import (
     Answered,
     Connected,
@@ -29,22 +30,25 @@ from trimtab.session.events import (
     Event,
     Note,
     Pinned,
+    PoliciesSwapped,
     PolicySet,
     Reported,
     Resumed,
     SendLease,
     SendRelease,
+    ShadowDropped,
+    ShadowSet,
     ShuttingDown,
     Ticked,
     Unpinned,
 )
 from trimtab.session.measured import Window
+from trimtab.session.offers import Offers
 from trimtab.session.policy_keeper import PolicyKeeper
 from trimtab.session.profiles import KeyedProfile, ProfileChoice
+from trimtab.session.shadow import Shadow
 from trimtab.session.state import PolicyChoice, SessionState, StandingPin, deadline_ns
 
-# Cheapest first. Cold plain harms the acceptance of running requests: it is only taken by name.
-SAFE_PLAIN = (ModeKind.PLAIN_NATIVE, ModeKind.PLAIN_WARM)
 # A pin needs no table beside it.
 NO_DECISION = Decision(())
 
@@ -63,7 +67,7 @@ class SessionSettings:
     profiles: tuple[KeyedProfile, ...] = ()
 
 
-class EngineSession:
+class EngineSession(Offers):
     """Decides what one engine is told.
 
     Attributes:
@@ -87,8 +91,8 @@ class EngineSession:
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin without an engine; `parameters` are those that `factory` gives the policy."""
+        super().__init__()
         self.settings = settings or SessionSettings()
-        self.info: EngineInfo | None = None
         self.connected = False
         self.connected_at_ns = 0
         self.last_message_ns = 0
@@ -129,6 +133,12 @@ class EngineSession:
                 return self._drop_pin("released", now_ns)
             case PolicySet():
                 return self._set_policy(event, now_ns)
+            case ShadowSet():
+                return self._set_shadow(event)
+            case ShadowDropped():
+                return self._keeper.drop_shadow()
+            case PoliciesSwapped():
+                return self._swap_policies(now_ns)
             case Disconnected():
                 self.connected = False
                 return [Note("engine_disconnected", {"reason": event.reason})]
@@ -171,6 +181,11 @@ class EngineSession:
         """What the policy is told that steps cost."""
         return self._keeper.profile
 
+    @property
+    def shadow(self) -> Shadow | None:
+        """A policy on trial that is not followed, or None."""
+        return self._keeper.shadow
+
     def state(self) -> SessionState:
         """Everything that decides what comes next; `Resumed` with it goes on from here."""
         return SessionState(
@@ -198,33 +213,20 @@ class EngineSession:
             stopping=self._stopping,
             returning=self._returning,
             divergence=self.divergence,
+            shadow=self.shadow.state() if self.shadow else None,
         )
-
-    def check_mode(self, mode: Mode) -> None:
-        """Raise `NotOfferedError`, saying what is offered, unless the engine can run this mode."""
-        info = self._known()
-        if not info.acts:
-            raise NotOfferedError(f"{info.key} only observes: {'; '.join(info.observe_reasons) or 'no reason given'}")
-        if mode not in info.modes:
-            raise NotOfferedError(f"{info.key} does not offer {mode}; it offers {self._offered()}")
-
-    def cheapest_plain(self) -> Mode:
-        """The cheapest safe kind of plain decoding that the engine offers, or `NotOfferedError`."""
-        info = self._known()
-        for kind in SAFE_PLAIN:
-            if Mode(kind) in info.modes:
-                return Mode(kind)
-        if not info.acts:
-            self.check_mode(Mode(ModeKind.PLAIN_WARM))
-        raise NotOfferedError(f"{info.key} offers no plain decoding; it offers {self._offered()}")
 
     def check_policy(self, name: str, factory: PolicyFactory) -> None:
         """Raise `NotOfferedError`, saying why, unless this policy can decide for the engine."""
-        info = self._known()
+        info = self.known()
         try:
             self._keeper.check(factory, info, self.in_force.mode)
         except PolicyError as error:
             raise NotOfferedError(f"{info.key} cannot have policy {name}: {error}") from error
+
+    def follows(self, factory: PolicyFactory) -> bool:
+        """Whether the acting policy is of this kind."""
+        return self._keeper.follows(factory)
 
     def stalled(self, now_ns: int) -> bool:
         """Whether requests run but no decode step finished for a while."""
@@ -233,14 +235,6 @@ class EngineSession:
             return False
         age_s = (report.last_step_age_ns + now_ns - self.reported_at_ns) / 1e9
         return age_s > self.settings.stall_after_s
-
-    def _known(self) -> EngineInfo:
-        if self.info is None:
-            raise NotOfferedError("the engine has not said yet what it offers")
-        return self.info
-
-    def _offered(self) -> str:
-        return ", ".join(map(str, self._known().modes)) or "nothing"
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -279,7 +273,7 @@ class EngineSession:
         self.report, self.reported_at_ns = state.report, state.reported_at_ns
         self._version, self._nonce, self._sent_at_ns = state.version, state.nonce, state.sent_at_ns
         self._returning, self.divergence = state.returning, state.divergence
-        return self._keeper.resume(state, event.profile)
+        return self._keeper.resume(state, event.profile, self._within_pin)
 
     def _take_report(self, report: Report, now_ns: int) -> list[Effect]:
         last = self.report.seq if self.report else 0
@@ -289,12 +283,23 @@ class EngineSession:
         if report.seq > last + 1:
             self.refused["missing_report"] += report.seq - last - 1
         self.report, self.reported_at_ns, self.last_message_ns = report, now_ns, now_ns
-        notes = self._compare(report.in_force)
+        reset = self._take_reset(report)
+        notes = self._compare(report.in_force) + reset
         self.in_force = report.in_force
         notes += self._watch_ranks(report, now_ns)
         self.window.add(report.rows, report.now_ns)
-        self._keeper.learn(report.rows)
+        if not reset:
+            # Rows beside a reset are from before and after it.
+            notes += self._keeper.learn(report.rows, now_ns)
         return notes + self._decide(now_ns)
+
+    def _take_reset(self, report: Report) -> list[Effect]:
+        info = self.known()
+        if report.resets == info.resets:
+            return []
+        weights = report.weight_version or info.cost_key.weight_version
+        self.info = replace(info, resets=report.resets, cost_key=replace(info.cost_key, weight_version=weights))
+        return self._keeper.reset(self.info, self.in_force.mode, report.reset_reason)
 
     def _compare(self, now: InForce) -> list[Effect]:
         if now.fuse_reason and not self.in_force.fuse_reason:
@@ -310,7 +315,7 @@ class EngineSession:
             return []
         self.divergence = found
         note = Note(ALARM, {"step": found.step, "what": found.what}, warning=True)
-        pin = safe_pin(found, self._known(), report.in_force) if self.pin is None else None
+        pin = safe_pin(found, self.known(), report.in_force) if self.pin is None else None
         return [note] if pin is None else [note, *self._set_pin(Pinned(pin), now_ns)]
 
     def _take_answer(self, answer: Answered, now_ns: int) -> list[Effect]:
@@ -337,17 +342,19 @@ class EngineSession:
 
     def _set_pin(self, event: Pinned, now_ns: int) -> list[Effect]:
         self.pin = StandingPin(event.pin, now_ns, deadline_ns(event.duration_s, now_ns))
-        note = Note("engine_pinned", {"mode": str(event.pin.mode), "owner": event.pin.owner, "why": event.pin.reason})
-        return [note, *self._send(now_ns, changed=True)]
+        note = Note("engine_pinned", {"mode": str(event.pin), "owner": event.pin.owner, "why": event.pin.reason})
+        asked = self._ask_policy() if event.pin.range is not None else []
+        return [note, *asked, *self._send(now_ns, changed=True)]
 
     def _drop_pin(self, why: str, now_ns: int) -> list[Effect]:
         if self.pin is None:
             return []
-        mode, self._released_pin, self.pin = self.pin.pin.mode, self.pin.pin.id, None
-        note = Note("engine_unpinned", {"mode": str(mode), "why": why})
+        pin, self.pin = self.pin.pin, None
+        self._released_pin = pin.id
+        note = Note("engine_unpinned", {"mode": str(pin), "why": why})
         if self._keeper.policy is None:
-            return [note, *self._let_go(mode, now_ns)]
-        return [note, *self._keeper.ask(), *self._send(now_ns, changed=True)]
+            return [note, *self._let_go(pin.mode, now_ns)]
+        return [note, *self._ask_policy(), *self._send(now_ns, changed=True)]
 
     def _let_go(self, mode: Mode, now_ns: int) -> list[Effect]:
         """Release a pin where no policy takes over: only a lease ends a pin, so one comes and goes at once."""
@@ -357,17 +364,41 @@ class EngineSession:
 
     def _set_policy(self, event: PolicySet, now_ns: int) -> list[Effect]:
         choice = PolicyChoice(event.name, event.parameters)
-        # For an engine that is not back yet the policy is made when it is.
-        info = None if self._returning else self.info
-        notes = self._keeper.change(choice, event.factory, info, self.in_force.mode)
+        notes = self._keeper.change(choice, event.factory, self._present(), self.in_force.mode)
         return [Note("policy_set", {"policy": event.name}), *notes, *self._decide(now_ns)]
+
+    def _set_shadow(self, event: ShadowSet) -> list[Effect]:
+        choice = PolicyChoice(event.name, event.parameters)
+        notes = self._keeper.set_shadow(choice, event.factory, self._present(), self.in_force.mode)
+        return [Note("shadow_set", {"policy": event.name}), *notes]
+
+    def _swap_policies(self, now_ns: int) -> list[Effect]:
+        notes = self._keeper.swap(present=self._present() is not None)
+        return [*notes, *self._decide(now_ns)] if notes else []
+
+    def _present(self) -> EngineInfo | None:
+        """The engine as policies are made for it; for one that is not back yet they are made when it is."""
+        return None if self._returning else self.info
 
     def _decide(self, now_ns: int) -> list[Effect]:
         """Ask the policy; send a new lease if its table differs from the last, or renew it."""
-        return [*self._keeper.ask(), *self._send_what_differs(now_ns)]
+        return [*self._ask_policy(), *self._send_what_differs(now_ns)]
+
+    def _ask_policy(self) -> list[Effect]:
+        return self._keeper.ask(self._within_pin)
+
+    def _within_pin(self, decision: Decision) -> Decision:
+        """What the policy chose, kept within the steps that a pin leaves."""
+        allowed = self.pin.pin.range if self.pin else None
+        modes = [mode for mode in self.known().modes if allowed is not None and mode in allowed]
+        if allowed is None or not modes:
+            # An engine that came back without any of these steps refuses the pin; the policy has to go on.
+            return decision
+        held = {entry.min_batch_size: entry.mode for entry in self.lease.table} if self.lease else {}
+        return confined(decision, allowed, modes, held)
 
     def _send_what_differs(self, now_ns: int) -> list[Effect]:
-        if self.pin is not None:
+        if self.pin is not None and (self.pin.pin.range is None or self.decision is None):
             return self._send(now_ns, changed=True) if self._pin_differs() else self._renew(now_ns)
         decision = self.decision
         if decision is None:

@@ -65,6 +65,25 @@ class PolicySet:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowSet:
+    """A policy decides beside the acting one and is not followed; it learns afresh."""
+
+    name: str
+    factory: PolicyFactory
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDropped:
+    """No policy decides beside the acting one any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesSwapped:
+    """The shadow acts from now on, and the acting policy goes on as its shadow; both keep what they learnt."""
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The engine's stream ended."""
 
@@ -91,7 +110,10 @@ class Resumed:
     profile: ProfileChoice = field(default_factory=ProfileChoice)
 
 
-Event = Connected | Reported | Answered | Ticked | Pinned | Unpinned | PolicySet | Disconnected | ShuttingDown | Resumed
+Event = (
+    Connected | Reported | Answered | Ticked | Pinned | Unpinned | PolicySet | ShadowSet | ShadowDropped
+    | PoliciesSwapped | Disconnected | ShuttingDown | Resumed
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,24 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
+class ShadowState:
+    """A policy on trial that is not followed.
+
+    Attributes:
+        learned: What it learned; None where it cannot decide for the engine, or has not begun.
+        decided: Whether it has decided since it began.
+        unusable: Why it cannot decide for the engine; empty if it can.
+    """
+
+    policy: PolicyChoice
+    learned: Learned | None = None
+    decided: bool = False
+    unusable: str = ""
+    steps: int = 0
+    agreed_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StandingPin:
     """A pin as ordered, with its deadline on the controller's clock (None: until released)."""
 
@@ -52,6 +70,7 @@ class SessionState:
         report: The last report, without its rows.
         version: The highest lease version that was used.
         released_pin: Id of the last pin that was let go; empty if there was none.
+        shadow: The policy that decides beside; None without one.
         returning: Whether the controller restarted and the engine has not been back since.
     """
 
@@ -79,6 +98,7 @@ class SessionState:
     stopping: bool = False
     returning: bool = False
     divergence: Disagreement | None = None
+    shadow: ShadowState | None = None
 
     @property
     def ordered(self) -> bool:
@@ -96,6 +116,17 @@ class SessionState:
     def under(self, policy: PolicyChoice) -> SessionState:
         """This state after the order of another policy, which begins afresh."""
         return replace(self, policy=policy, learned=None)
+
+    def shadowed(self, policy: PolicyChoice | None) -> SessionState:
+        """This state after the order of a policy beside, which begins afresh; None: of none any more."""
+        return replace(self, shadow=None if policy is None else ShadowState(policy))
+
+    def swapped(self) -> SessionState:
+        """This state after the order that the shadow acts, and the acting policy is its shadow."""
+        other = self.shadow
+        if other is None or other.unusable:
+            return self
+        return replace(self, policy=other.policy, learned=other.learned, shadow=ShadowState(self.policy, self.learned))
 
     def after_restart(self, shift_ns: int = 0, unknown_leases: int = 0) -> SessionState:
         """This state as a new run of the controller takes it over: no stream is open.

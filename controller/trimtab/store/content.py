@@ -3,12 +3,14 @@
 session               JSON of `SessionContent`
 resumed, checkpoint   JSON of `StateContent`
 hello, report, ack    the message of that name, as protobuf
-pinned, policy_set    JSON of `PinContent`, of `PolicyChoice`
+pinned                JSON of `PinContent`
+policy_set, shadow_set          JSON of `PolicyChoice`
 disconnect, stopping, release   JSON of `ReasonContent`
-tick, unpinned        nothing
+tick, unpinned, shadow_dropped, policies_swapped   nothing
 lease                 the `Lease` that was sent, as protobuf
 decision              JSON of `DecisionContent`: the explanation of a lease with a new version
 note, failed, admin   JSON of `NoteContent`, `FailedContent`, `AdminContent`
+standing              the standing orders and the canary of a `Controller`, as protobuf
 """
 
 from __future__ import annotations
@@ -30,10 +32,13 @@ from trimtab.session.events import (
     Disconnected,
     Event,
     Pinned,
+    PoliciesSwapped,
     PolicySet,
     Reported,
     Resumed,
     SendLease,
+    ShadowDropped,
+    ShadowSet,
     ShuttingDown,
     Ticked,
     Unpinned,
@@ -127,16 +132,23 @@ class AdminContent(msgspec.Struct, frozen=True):
     """What an operator asked for.
 
     Attributes:
-        call: Name of the call: Pin, Unpin or SetPolicy.
+        call: Name of the call: Pin, Unpin, SetPolicy, PromotePolicy or WithdrawPolicy.
         request: Its message as JSON.
         engines: Engines that it changed.
         refused: Why nothing was done; empty if it was.
+        who: By what the caller is known (`unix`, `cert:NAME`, `token:NAME` ...), and `peer` its address.
+        claims: Who it says it is; nobody checked this.
+        outcome: Name of the gRPC status code.
     """
 
     call: str
     request: Mapping[str, Any]
     engines: tuple[str, ...] = ()
     refused: str = ""
+    who: str = ""
+    peer: str = ""
+    claims: str = ""
+    outcome: str = ""
 
 
 class KeptProfile(msgspec.Struct, frozen=True):
@@ -230,6 +242,13 @@ def _event_of(entry: Entry, profile: Callable[[str], KeyedProfile]) -> Event:
         case Kind.POLICY_SET:
             choice = content_of(entry, PolicyChoice)
             return PolicySet(choice.name, policy_factory(choice.name, choice.parameters), choice.parameters)
+        case Kind.SHADOW_SET:
+            choice = content_of(entry, PolicyChoice)
+            return ShadowSet(choice.name, policy_factory(choice.name, choice.parameters), choice.parameters)
+        case Kind.SHADOW_DROPPED:
+            return ShadowDropped()
+        case Kind.POLICIES_SWAPPED:
+            return PoliciesSwapped()
         case Kind.DISCONNECT:
             return Disconnected(content_of(entry, ReasonContent).reason)
         case Kind.STOPPING:

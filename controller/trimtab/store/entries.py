@@ -21,6 +21,9 @@ class Kind(StrEnum):
     PINNED = "pinned"
     UNPINNED = "unpinned"
     POLICY_SET = "policy_set"
+    SHADOW_SET = "shadow_set"
+    SHADOW_DROPPED = "shadow_dropped"
+    POLICIES_SWAPPED = "policies_swapped"
     STOPPING = "stopping"
     # What came of the event before: leases as they were sent, each new one explained.
     LEASE = "lease"
@@ -32,16 +35,21 @@ class Kind(StrEnum):
     CHECKPOINT = "checkpoint"
     # What an operator asked for and what came of it; of no single engine.
     ADMIN = "admin"
+    # All standing orders and the canary, whenever they change; of no single engine.
+    STANDING = "standing"
 
 
 EVENTS = frozenset({
     Kind.RESUMED, Kind.HELLO, Kind.REPORT, Kind.ACK, Kind.DISCONNECT, Kind.TICK, Kind.PINNED, Kind.UNPINNED,
-    Kind.POLICY_SET, Kind.STOPPING,
+    Kind.POLICY_SET, Kind.SHADOW_SET, Kind.SHADOW_DROPPED, Kind.POLICIES_SWAPPED, Kind.STOPPING,
 })  # fmt: skip
-ORDERS = frozenset({Kind.PINNED, Kind.UNPINNED, Kind.POLICY_SET})
-# From these a session can go on.
+ORDERS = frozenset({
+    Kind.PINNED, Kind.UNPINNED, Kind.POLICY_SET, Kind.SHADOW_SET, Kind.SHADOW_DROPPED, Kind.POLICIES_SWAPPED,
+})  # fmt: skip
+# From these a session can go on; from the last the controller as a whole.
 STATES = frozenset({Kind.RESUMED, Kind.CHECKPOINT})
-LANDMARKS = ORDERS | STATES
+NEWEST_STATES = STATES | {Kind.STANDING}
+LANDMARKS = ORDERS | NEWEST_STATES
 # Large and repetitive: compressed in the file.
 PACKED = frozenset({Kind.REPORT, Kind.DECISION, Kind.CHECKPOINT, Kind.RESUMED})
 

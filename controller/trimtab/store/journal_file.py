@@ -16,10 +16,10 @@ from typing import TypeVar
 import structlog
 
 from trimtab.errors import TrimtabError
-from trimtab.store.entries import PACKED, STATES
+from trimtab.store.entries import NEWEST_STATES, PACKED
 from trimtab.store.pruning import Pruner
 from trimtab.store.records import Record
-from trimtab.store.schema import FILE_NAME, PRUNED_THROUGH, check_header, check_schema, create, transaction
+from trimtab.store.schema import FILE_NAME, PRUNED_THROUGH, check_header, check_schema, create, transaction, upgrade
 
 LOCK_NAME = "journal.lock"
 OWNER_ONLY, DIRECTORY_OWNER_ONLY = 0o600, 0o700
@@ -146,7 +146,7 @@ class JournalFile:
             with transaction(self.db):
                 rows = [row for group in groups for row in self._rows(group)]
                 self.db.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-                self._pruner.added((row[2], row[0]) for row in rows if row[4] in STATES)
+                self._pruner.added((row[2], row[0]) for row in rows if row[4] in NEWEST_STATES)
                 self._pruner.prune(wall_ns, rows[0][0])
             self._pruner.shrink()
 
@@ -234,7 +234,9 @@ class JournalFile:
         self._db = db = sqlite3.connect(self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         known = check_schema(self.path, db)
         self._configure(db, known)
-        if not known:
+        if known:
+            upgrade(db)
+        else:
             create(db)
         self._begin_run(db, first)
         self._pruner = Pruner(db, self.bounds.max_bytes - 2 * self._log_pages * PAGE_BYTES, self.bounds.max_age_s)

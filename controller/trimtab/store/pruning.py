@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from trimtab.store.entries import LANDMARKS, STATES, Kind
+from trimtab.store.entries import LANDMARKS, NEWEST_STATES, Kind
 from trimtab.store.schema import LANDMARK_LIST, PRUNED_THROUGH, pragma
 
 CHUNK = 512
@@ -115,11 +115,11 @@ class Pruner:
 
 
 def newest_states(db: sqlite3.Connection) -> dict[str, int]:
-    """Number of the newest state of every engine that has one."""
+    """Number of the newest state of every engine that has one, and of the standing orders, under no name."""
     return dict(
         db.execute(
             f"SELECT engine, max(seq) FROM entries INDEXED BY landmarks WHERE kind IN ({LANDMARK_LIST})"
-            f" AND kind IN ({kind_list(STATES)}) GROUP BY engine"
+            f" AND kind IN ({kind_list(NEWEST_STATES)}) GROUP BY engine"
         ).fetchall()
     )
 

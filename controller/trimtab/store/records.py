@@ -18,11 +18,14 @@ from trimtab.session.events import (
     Event,
     Note,
     Pinned,
+    PoliciesSwapped,
     PolicySet,
     Reported,
     Resumed,
     SendLease,
     SendRelease,
+    ShadowDropped,
+    ShadowSet,
     ShuttingDown,
     Ticked,
     Unpinned,
@@ -61,6 +64,12 @@ def event_record(event: Event, wire: bytes = b"") -> Record:
             return Kind.UNPINNED, b""
         case PolicySet():
             return Kind.POLICY_SET, encode(PolicyChoice(event.name, event.parameters))
+        case ShadowSet():
+            return Kind.SHADOW_SET, encode(PolicyChoice(event.name, event.parameters))
+        case ShadowDropped():
+            return Kind.SHADOW_DROPPED, b""
+        case PoliciesSwapped():
+            return Kind.POLICIES_SWAPPED, b""
         case Disconnected():
             return Kind.DISCONNECT, encode(ReasonContent(event.reason))
         case ShuttingDown():

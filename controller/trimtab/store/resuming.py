@@ -11,14 +11,16 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from trimtab.errors import DataError
+from trimtab.session.orders import Orders
 from trimtab.session.state import PolicyChoice, SessionState
-from trimtab.store.content import PinContent, StateContent, content_of
+from trimtab.store.content import PinContent, StateContent, content_of, message_of
 from trimtab.store.entries import ORDERS, Entry, Kind
 from trimtab.store.journal_file import RunFacts
 from trimtab.store.pruning import kind_list, newest_states
 from trimtab.store.reading import unpacked
 from trimtab.store.schema import LANDMARK_LIST
-from trimtabpb.v1 import control_pb2
+from trimtab.wire import Clocks, read_orders
+from trimtabpb.v1 import admin_pb2, control_pb2
 
 NS_PER_S = 1_000_000_000
 # Leases that a run which died may have sent and not written down: at most ten reports a second, and each at most one.
@@ -55,12 +57,39 @@ class Saved:
         content = content_of(self.entry, StateContent)
         _check_hello(self.entry, content.hello)
         state = after_orders(content.state, self.orders)
-        shift_ns = 0 if self.same_boot else self._shift_ns(now_ns, wall_ns)
+        shift_ns = 0 if self.same_boot else _shift_ns(self.entry, now_ns, wall_ns)
         return msgspec.structs.replace(content, state=state.after_restart(shift_ns, self.unknown_leases))
 
-    def _shift_ns(self, now_ns: int, wall_ns: int) -> int:
-        """What the clock shows now, less what the old one would: the wall clock knows how long it has been."""
-        return now_ns - (self.entry.now_ns + max(0, wall_ns - self.entry.wall_ns))
+
+@dataclass(frozen=True, slots=True)
+class SavedOrders:
+    """The standing orders as the journal knows them.
+
+    Attributes:
+        entry: The newest ones.
+        same_boot: Whether the clock of the entry is the clock of this run.
+    """
+
+    entry: Entry
+    same_boot: bool
+
+    def read(self, now_ns: int, wall_ns: int) -> Orders:
+        """The orders as a run takes them over that begins now; what cannot be read is said and left out."""
+        shift_ns = 0 if self.same_boot else _shift_ns(self.entry, now_ns, wall_ns)
+        try:
+            kept = message_of(self.entry, admin_pb2.Controller)
+        except DataError as error:
+            log.warning("standing_orders_dropped", why=str(error))
+            return Orders()
+        orders, problems = read_orders(kept, Clocks(self.entry.now_ns + shift_ns, self.entry.wall_ns))
+        for problem in problems:
+            log.warning("standing_order_dropped", why=problem)
+        return orders
+
+
+def _shift_ns(entry: Entry, now_ns: int, wall_ns: int) -> int:
+    """What the clock shows now, less what the entry's would: the wall clock knows how long it has been."""
+    return now_ns - (entry.now_ns + max(0, wall_ns - entry.wall_ns))
 
 
 def _check_hello(entry: Entry, hello: bytes) -> None:
@@ -81,6 +110,12 @@ def after_orders(state: SessionState, orders: Iterable[Entry]) -> SessionState:
                 state = state.unpinned()
             case Kind.POLICY_SET:
                 state = state.under(content_of(order, PolicyChoice))
+            case Kind.SHADOW_SET:
+                state = state.shadowed(content_of(order, PolicyChoice))
+            case Kind.SHADOW_DROPPED:
+                state = state.shadowed(None)
+            case Kind.POLICIES_SWAPPED:
+                state = state.swapped()
     return state
 
 
@@ -95,6 +130,8 @@ def saved_engines(db: sqlite3.Connection, run: RunFacts, oldest_wall_ns: int) ->
     runs, last = dict(_runs(db)), _last_of_run(db)
     found = []
     for engine, seq in newest_states(db).items():
+        if not engine:
+            continue
         try:
             saved = _saved(db, engine, seq, runs, last, run.boot_id)
         except DataError as error:
@@ -103,6 +140,16 @@ def saved_engines(db: sqlite3.Connection, run: RunFacts, oldest_wall_ns: int) ->
         if saved is not None and saved.entry.wall_ns >= oldest_wall_ns:
             found.append(saved)
     return found
+
+
+def saved_orders(db: sqlite3.Connection, run: RunFacts) -> SavedOrders | None:
+    """The newest standing orders; None if nobody ever gave any. See `saved_engines`."""
+    seq, runs = newest_states(db).get(""), dict(_runs(db))
+    if seq is None:
+        return None
+    (entry,) = _entries(db, "seq = ?", seq)
+    boot_id, _ = runs.get(entry.run, ("", True))
+    return SavedOrders(entry, boot_id == run.boot_id)
 
 
 def read_saved(saved: Iterable[Saved], now_ns: int, wall_ns: int) -> Iterator[StateContent]:

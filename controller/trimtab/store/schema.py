@@ -24,10 +24,13 @@ from trimtab.store.entries import LANDMARKS
 FILE_NAME = "journal.db"
 # "TRIM" as a number, in the header of the file.
 APPLICATION_ID = 0x5452494D
-SCHEMA_VERSION = 1
+# Version 1 knew neither shadows nor standing orders.
+SCHEMA_VERSION = 2
 PRUNED_THROUGH = "pruned_through"
 MAGIC = b"SQLite format 3\x00"
 LANDMARK_LIST = ", ".join(f"'{kind}'" for kind in sorted(LANDMARKS))
+# What a restarted daemon looks for, engine by engine. Rows of reports are many and are read in order.
+LANDMARKS_INDEX = f"CREATE INDEX landmarks ON entries (engine, kind, seq) WHERE kind IN ({LANDMARK_LIST})"
 TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE runs (run INTEGER PRIMARY KEY, started_wall_ns INTEGER NOT NULL, started_ns INTEGER NOT NULL,"
@@ -36,8 +39,7 @@ TABLES = (
     "CREATE TABLE entries (seq INTEGER PRIMARY KEY, run INTEGER NOT NULL, engine TEXT NOT NULL,"
     " engine_seq INTEGER NOT NULL, kind TEXT NOT NULL, now_ns INTEGER NOT NULL, wall_ns INTEGER NOT NULL,"
     " packed INTEGER NOT NULL, payload BLOB NOT NULL)",
-    # What a restarted daemon looks for, engine by engine. Rows of reports are many and are read in order.
-    f"CREATE INDEX landmarks ON entries (engine, kind, seq) WHERE kind IN ({LANDMARK_LIST})",
+    LANDMARKS_INDEX,
     f"INSERT INTO meta VALUES ('{PRUNED_THROUGH}', 0)",
 )
 
@@ -79,6 +81,16 @@ def create(db: sqlite3.Connection) -> None:
         for statement in TABLES:
             db.execute(statement)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def upgrade(db: sqlite3.Connection) -> None:
+    """Bring the tables of an older Trimtab up to date; nothing in them is lost."""
+    if pragma(db, "user_version") >= SCHEMA_VERSION:
+        return
+    with transaction(db):
+        db.execute("DROP INDEX IF EXISTS landmarks")
+        db.execute(LANDMARKS_INDEX)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

@@ -258,6 +258,8 @@ class JournalWriter:
         done, self._held = self._held[:count], self._held[count:]
         self._bytes_done += sum(size for _, size in done)
         if not problem:
+            # Whoever is told that all is written finds nothing wrong any more.
+            self._well()
             self.figures.entries += sum(len(group.records) for group, _ in done)
         last = done[-1][0]
         through = last.number + len(last.records) - 1
@@ -280,11 +282,15 @@ class JournalWriter:
             # Nothing of what a disk can do may end this thread.
             self.failed(error)
             return False
+        self._well()
+        return True
+
+    def _well(self) -> None:
+        """The disk does what it should."""
         if self.figures.problem:
             self.figures.problem = ""
             log.info("journal_recovered", path=str(self.file.path), dropped=dict(self.figures.dropped))
             self._on_loop(self._recovered)
-        return True
 
     def failed(self, error: Exception) -> None:
         """The disk does not do what it should: count it, and say so once."""

@@ -1,4 +1,4 @@
-"""What operators see and order: sessions as `Engine` messages, the fields of a pin order checked."""
+"""What operators see: sessions as `Engine` messages."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Mapping
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from trimtab.domain import InForce, Mode
-from trimtab.errors import WireError
-from trimtab.policies.contract import BandDecision, Candidate
+from trimtab.domain import InForce, Source
+from trimtab.policies.contract import BandDecision, Candidate, Decision
 from trimtab.session.engine_session import EngineSession
 from trimtab.session.measured import Measured
+from trimtab.session.shadow import Shadow
 from trimtab.wire import bounds
-from trimtab.wire.bounds import NS_PER_S, duration, duration_s
+from trimtab.wire.bounds import NS_PER_S, duration
 from trimtab.wire.downstream import pin_message
-from trimtab.wire.modes import mode_from_wire, mode_to_wire
+from trimtab.wire.modes import mode_to_wire
 from trimtab.wire.upstream import SOURCES
 from trimtabpb.v1 import admin_pb2, control_pb2
 
 SOURCE_TO_WIRE = {source: number for number, source in SOURCES.items()}
+SOURCE_TO_WIRE[Source.EXPIRY] = control_pb2.InForce.SOURCE_STOCK
 MAX_WHY = 1024
-PIN_DURATION_S = (1.0, 30 * 86_400.0)
 
 
 def engine_message(
@@ -50,7 +50,7 @@ def engine_message(
         lease=_lease_state(session, now_ns),
         measured=_measured_message(session, measured),
         last_message_age=duration((now_ns - session.last_message_ns) / NS_PER_S),
-        connected_at=_timestamp(session.connected_at_ns, now_ns, wall_ns),
+        connected_at=timestamp(session.connected_at_ns, now_ns, wall_ns),
         refused=refused,
         profile=admin_pb2.ProfileState(
             name=session.profile.name, ignored=bounds.clipped(session.profile.ignored, MAX_WHY)
@@ -59,7 +59,7 @@ def engine_message(
     )
     if session.pin is not None:
         message.pin.CopyFrom(pin_message(session.pin.pin, session.pin.remaining_s(now_ns)))
-        message.pinned_at.CopyFrom(_timestamp(session.pin.since_ns, now_ns, wall_ns))
+        message.pinned_at.CopyFrom(timestamp(session.pin.since_ns, now_ns, wall_ns))
     return message
 
 
@@ -70,22 +70,7 @@ def engine_state(session: EngineSession, now_ns: int) -> admin_pb2.Engine.State.
     return admin_pb2.Engine.STATE_STALLED if session.stalled(now_ns) else admin_pb2.Engine.STATE_CONNECTED
 
 
-def mode_ordered(request: admin_pb2.PinRequest) -> Mode | None:
-    """The mode that a pin order names; None for the cheapest plain. `WireError` if it names nothing."""
-    target = request.WhichOneof("target")
-    if target == "any_plain" and request.any_plain:
-        return None
-    if target != "mode":
-        raise WireError("target", "name a mode, or any_plain")
-    return mode_from_wire("mode", request.mode)
-
-
-def pin_duration_s(request: admin_pb2.PinRequest) -> float | None:
-    """How long the pin is to hold; None until it is released. `WireError` if too short or too long."""
-    return duration_s("duration", request.duration, *PIN_DURATION_S) if request.HasField("duration") else None
-
-
-def _timestamp(then_ns: int, now_ns: int, wall_ns: int) -> Timestamp:
+def timestamp(then_ns: int, now_ns: int, wall_ns: int) -> Timestamp:
     """The wall time of a moment on the monotonic clock."""
     message = Timestamp()
     message.FromNanoseconds(wall_ns - (now_ns - then_ns))
@@ -104,13 +89,32 @@ def _in_force_message(in_force: InForce) -> control_pb2.InForce:
         lease_version=in_force.lease_version,
         pin_id=in_force.pin_id,
         fuse_reason=in_force.fuse_reason,
+        after_expiry=in_force.source is Source.EXPIRY,
     )
 
 
 def _policy_message(session: EngineSession) -> admin_pb2.PolicyState:
-    bands = session.decision.bands if session.decision else ()
-    messages = [_band_message(band) for band in bands]
-    return admin_pb2.PolicyState(name=session.policy_name, bands=messages, alarms=session.alarms)
+    return admin_pb2.PolicyState(
+        name=session.policy_name,
+        bands=_band_messages(session.decision),
+        alarms=session.alarms,
+        paused=session.pin is not None and session.pin.pin.range is None,
+        shadow=_shadow_message(session.shadow) if session.shadow else None,
+    )
+
+
+def _shadow_message(shadow: Shadow) -> admin_pb2.ShadowState:
+    return admin_pb2.ShadowState(
+        name=shadow.name,
+        bands=_band_messages(shadow.decision),
+        steps=shadow.steps,
+        agreed_steps=shadow.agreed_steps,
+        unusable=bounds.clipped(shadow.unusable, MAX_WHY),
+    )
+
+
+def _band_messages(decision: Decision | None) -> list[admin_pb2.BandDecision]:
+    return [_band_message(band) for band in decision.bands] if decision else []
 
 
 def _band_message(band: BandDecision) -> admin_pb2.BandDecision:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from trimtab.errors import WireError
 
@@ -14,6 +15,8 @@ MAX_ROWS_PER_REPORT = 4096
 MAX_MESSAGE_BYTES = 4 << 20
 MAX_TEXT = 256
 MAX_PATH = 1024
+# An engine's id, and its data-parallel rank behind a slash.
+MAX_ENGINE = MAX_TEXT + 8
 MAX_LABELS = 64
 MAX_MODES = 64
 MAX_STEPS = 64
@@ -26,6 +29,8 @@ MAX_REQUESTS = 1 << 20
 # Serial numbers, clocks and token counts: room for centuries, and sums still fit 64 bits.
 MAX_COUNT = 1 << 62
 NS_PER_S = 1_000_000_000
+# The end of the year 9999, as far as timestamps go.
+MAX_SECONDS = 253_402_300_799
 
 
 class WireLimitError(WireError):
@@ -94,6 +99,13 @@ def duration_s(field: str, value: Duration, low: float, high: float) -> float:
     if abs(value.nanos) >= NS_PER_S or not math.isfinite(seconds) or not low <= seconds <= high:
         raise WireError(field, f"must be {low:.9g} s to {high:.9g} s, is {seconds:.9g} s")
     return seconds
+
+
+def moment_ns(field: str, value: Timestamp) -> int:
+    """Nanoseconds since the epoch of a timestamp, if it is well formed and of this or the last centuries."""
+    if not 0 <= value.nanos < NS_PER_S:
+        raise WireError(field, f"has {value.nanos} nanoseconds beside its seconds")
+    return whole(field, value.seconds, MAX_SECONDS) * NS_PER_S + value.nanos
 
 
 def duration(seconds: float) -> Duration:

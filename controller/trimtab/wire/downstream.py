@@ -5,7 +5,7 @@ from __future__ import annotations
 from trimtab.domain import Lease, Pin, TableEntry
 from trimtab.session.events import SendLease, SendRelease
 from trimtab.wire.bounds import MAX_MESSAGE_BYTES, MAX_ROWS_PER_REPORT, NS_PER_S, duration
-from trimtab.wire.modes import mode_from_wire, mode_to_wire
+from trimtab.wire.modes import mode_from_wire, mode_to_wire, range_from_wire, range_to_wire
 from trimtabpb.v1 import control_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -77,6 +77,7 @@ def pin_message(pin: Pin, remaining_s: float | None) -> pb.Pin:
         remaining=None if remaining_s is None else duration(remaining_s),
         reason=pin.reason,
         owner=pin.owner,
+        range=None if pin.range is None else range_to_wire(pin.range),
     )
 
 
@@ -105,4 +106,5 @@ def _read_entry(field: str, message: pb.TableEntry) -> TableEntry:
 
 
 def _read_pin(message: pb.Pin) -> Pin:
-    return Pin(message.id, mode_from_wire("lease.pin.mode", message.mode), message.reason, message.owner)
+    allowed = range_from_wire("lease.pin.range", message.range) if message.HasField("range") else None
+    return Pin(message.id, mode_from_wire("lease.pin.mode", message.mode), message.reason, message.owner, allowed)

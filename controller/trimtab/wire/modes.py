@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trimtab.domain import Mode, ModeKind
+from trimtab.domain import Mode, ModeKind, StepRange
 from trimtab.errors import WireError
 from trimtab.wire.bounds import MAX_STEPS
 from trimtabpb.v1 import control_pb2 as pb
@@ -32,6 +32,20 @@ def mode_from_wire(field: str, message: pb.Mode) -> Mode:
         raise WireError(f"{field}.kind", f"{message.kind} is not a known kind of mode")
     wanted = f"1 to {MAX_STEPS}" if kind is ModeKind.SPECULATE else "0"
     raise WireError(f"{field}.steps", f"must be {wanted} for {kind.value}, is {message.steps}")
+
+
+def range_from_wire(field: str, message: pb.StepRange) -> StepRange:
+    """The range of this message; `WireError` if it is empty or goes beyond what an engine can have."""
+    if not message.min_steps <= message.max_steps <= MAX_STEPS:
+        raise WireError(
+            field, f"must be MIN to MAX within 0 to {MAX_STEPS}, is {message.min_steps} to {message.max_steps}"
+        )
+    return StepRange(message.min_steps, message.max_steps)
+
+
+def range_to_wire(allowed: StepRange) -> pb.StepRange:
+    """The message of this range."""
+    return pb.StepRange(min_steps=allowed.min_steps, max_steps=allowed.max_steps)
 
 
 def mode_to_wire(mode: Mode) -> pb.Mode:

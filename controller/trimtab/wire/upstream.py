@@ -8,7 +8,7 @@ from trimtab.domain import CostKey, EngineInfo, EngineKey, InForce, Pin, RankSte
 from trimtab.errors import WireError
 from trimtab.session.events import Answered
 from trimtab.wire import bounds
-from trimtab.wire.modes import mode_from_wire
+from trimtab.wire.modes import mode_from_wire, range_from_wire
 from trimtab.wire.rows import columns_to_rows
 from trimtabpb.v1 import control_pb2 as pb
 
@@ -61,6 +61,7 @@ def read_hello(message: pb.Hello) -> tuple[EngineInfo, pb.Hello]:
         last_lease_version=bounds.whole("hello.last_lease_version", message.last_lease_version),
         cost_key=cost_key_of(shown),
         kv_capacity_tokens=message.kv_capacity_tokens,
+        resets=bounds.whole("hello.resets", message.resets),
     )
     return info, shown
 
@@ -106,6 +107,9 @@ def read_report(message: pb.Report) -> tuple[Report, Counter[str]]:
             for i, rank in enumerate(bounds.at_most("report.ranks", message.ranks, bounds.MAX_TEAM))
         ),
         stale_resumes=bounds.whole("report.stale_resumes", message.stale_resumes),
+        resets=bounds.whole("report.resets", message.resets),
+        reset_reason=bounds.clipped(message.reset_reason),
+        weight_version=bounds.text("report.weight_version", message.weight_version),
     )
     return report, refused
 
@@ -145,12 +149,17 @@ def _engine_id(value: str) -> str:
     return value
 
 
-def _read_in_force(field: str, message: pb.InForce) -> InForce:
+def source_of(field: str, message: pb.InForce) -> Source:
+    """Who decides; `WireError` if it is nobody known."""
     source = SOURCES.get(message.source)
     if source is None:
         raise WireError(f"{field}.source", f"{message.source} is not a known source")
+    return Source.EXPIRY if source is Source.STOCK and message.after_expiry else source
+
+
+def _read_in_force(field: str, message: pb.InForce) -> InForce:
     return InForce(
-        source=source,
+        source=source_of(field, message),
         mode=mode_from_wire(f"{field}.mode", message.mode) if message.HasField("mode") else None,
         lease_version=bounds.whole(f"{field}.lease_version", message.lease_version),
         pin_id=bounds.text(f"{field}.pin_id", message.pin_id),
@@ -159,11 +168,16 @@ def _read_in_force(field: str, message: pb.InForce) -> InForce:
 
 
 def _read_pin(message: pb.Pin) -> tuple[Pin, float | None]:
+    mode = mode_from_wire("hello.pin.mode", message.mode)
+    allowed = range_from_wire("hello.pin.range", message.range) if message.HasField("range") else None
+    if allowed is not None and mode not in allowed:
+        raise WireError("hello.pin.range", f"is {allowed}, but the pin's mode is {mode}")
     pin = Pin(
         id=bounds.name("hello.pin.id", message.id),
-        mode=mode_from_wire("hello.pin.mode", message.mode),
+        mode=mode,
         reason=message.reason,
         owner=message.owner,
+        range=allowed,
     )
     if not message.HasField("remaining"):
         return pin, None
@@ -195,6 +209,7 @@ def _check_numbers(message: pb.Hello) -> None:
 
 def _clip_texts(message: pb.Hello) -> None:
     """Cut what is only for people to read: a long explanation is no reason to refuse an engine."""
+    message.on_expiry = bounds.clipped(message.on_expiry)
     message.observe_reasons[:] = [bounds.clipped(reason) for reason in message.observe_reasons]
     for hook in message.hooks:
         hook.target, hook.reason = bounds.clipped(hook.target), bounds.clipped(hook.reason)

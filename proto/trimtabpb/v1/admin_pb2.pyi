@@ -5,9 +5,16 @@ What operators and tools ask of the controller, version 1.
 
 Errors are gRPC status codes with a message for people that says what to do:
   NOT_FOUND            no engine has this id
-  INVALID_ARGUMENT     a field is out of range; the message names it
-  FAILED_PRECONDITION  the engine cannot do it (steps that were not built, a plain kind it does not
-                       offer, a plugin that only observes)
+  INVALID_ARGUMENT     a field is out of range, or names a mode that an engine does not offer (steps that
+                       were not built, another plain kind); the message names it
+  FAILED_PRECONDITION  it cannot be done at this moment: a plugin that only observes, a policy that cannot
+                       decide for this engine, nothing that runs and could be kept, nothing on trial
+  RESOURCE_EXHAUSTED   too many calls at once, or too many clients that watch
+  UNAUTHENTICATED      the controller does not know who calls
+  PERMISSION_DENIED    it does, and the caller's role may not do this
+
+Roles: a viewer may call ListEngines, GetEngine, Watch, and SetPolicy without a policy's name; an operator may
+call everything. Every call is written to the audit log.
 """
 
 from collections import abc as _abc
@@ -141,6 +148,7 @@ class Engine(_message.Message):
     REFUSED_FIELD_NUMBER: _builtins.int
     PROFILE_FIELD_NUMBER: _builtins.int
     RANK_DIVERGENCE_FIELD_NUMBER: _builtins.int
+    PIN_SELECTOR_FIELD_NUMBER: _builtins.int
     engine_id: _builtins.str
     state: Global___Engine.State.ValueType
     rank_divergence: _builtins.str
@@ -173,6 +181,10 @@ class Engine(_message.Message):
 
     @_builtins.property
     def profile(self) -> Global___ProfileState: ...
+    @_builtins.property
+    def pin_selector(self) -> Global___Selector:
+        """Present where the pin is a standing order: the engines that it was ordered for."""
+
     def __init__(
         self,
         *,
@@ -190,10 +202,11 @@ class Engine(_message.Message):
         refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         profile: Global___ProfileState | None = ...,
         rank_divergence: _builtins.str = ...,
+        pin_selector: Global___Selector | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pin_selector", b"pin_selector", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "engine_id", b"engine_id", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile", "rank_divergence", b"rank_divergence", "refused", b"refused", "state", b"state"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected_at", b"connected_at", "engine_id", b"engine_id", "hello", b"hello", "in_force", b"in_force", "last_message_age", b"last_message_age", "lease", b"lease", "measured", b"measured", "pin", b"pin", "pin_selector", b"pin_selector", "pinned_at", b"pinned_at", "policy", b"policy", "profile", b"profile", "rank_divergence", b"rank_divergence", "refused", b"refused", "state", b"state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -232,7 +245,14 @@ class PolicyState(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     BANDS_FIELD_NUMBER: _builtins.int
     ALARMS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    paused: _builtins.bool
+    """A pin holds one mode, so the policy learns and is not followed."""
+    canary: _builtins.bool
+    """The policy is on trial here, as a canary."""
     @_builtins.property
     def bands(self) -> _containers.RepeatedCompositeFieldContainer[Global___BandDecision]:
         """The last decision, band by band."""
@@ -241,20 +261,63 @@ class PolicyState(_message.Message):
     def alarms(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What an operator should look at, for example "acceptance_drift"."""
 
+    @_builtins.property
+    def shadow(self) -> Global___ShadowState: ...
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
         bands: _abc.Iterable[Global___BandDecision] | None = ...,
         alarms: _abc.Iterable[_builtins.str] | None = ...,
+        paused: _builtins.bool = ...,
+        canary: _builtins.bool = ...,
+        shadow: Global___ShadowState | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shadow", b"shadow"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "bands", b"bands", "name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alarms", b"alarms", "bands", b"bands", "canary", b"canary", "name", b"name", "paused", b"paused", "shadow", b"shadow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PolicyState: _TypeAlias = PolicyState  # noqa: Y015
+
+@_typing.final
+class ShadowState(_message.Message):
+    """A policy that decides beside the acting one and is not followed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BANDS_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    AGREED_STEPS_FIELD_NUMBER: _builtins.int
+    UNUSABLE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    steps: _builtins.int
+    """Decode steps since it began, and those of them for which it chose the mode that the acting policy chose."""
+    agreed_steps: _builtins.int
+    unusable: _builtins.str
+    """Why it cannot decide for this engine; empty if it can."""
+    @_builtins.property
+    def bands(self) -> _containers.RepeatedCompositeFieldContainer[Global___BandDecision]:
+        """The last decision, band by band."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        bands: _abc.Iterable[Global___BandDecision] | None = ...,
+        steps: _builtins.int = ...,
+        agreed_steps: _builtins.int = ...,
+        unusable: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agreed_steps", b"agreed_steps", "bands", b"bands", "name", b"name", "steps", b"steps", "unusable", b"unusable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShadowState: _TypeAlias = ShadowState  # noqa: Y015
 
 @_typing.final
 class BandDecision(_message.Message):
@@ -484,25 +547,268 @@ class ListEnginesResponse(_message.Message):
     ENGINES_FIELD_NUMBER: _builtins.int
     CONTROLLER_VERSION_FIELD_NUMBER: _builtins.int
     JOURNAL_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
     controller_version: _builtins.str
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
     @_builtins.property
     def journal(self) -> Global___JournalState: ...
+    @_builtins.property
+    def controller(self) -> Global___Controller: ...
     def __init__(
         self,
         *,
         engines: _abc.Iterable[Global___Engine] | None = ...,
         controller_version: _builtins.str = ...,
         journal: Global___JournalState | None = ...,
+        controller: Global___Controller | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["journal", b"journal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "journal", b"journal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller_version", b"controller_version", "engines", b"engines", "journal", b"journal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["controller", b"controller", "controller_version", b"controller_version", "engines", b"engines", "journal", b"journal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListEnginesResponse: _TypeAlias = ListEnginesResponse  # noqa: Y015
+
+@_typing.final
+class Controller(_message.Message):
+    """What holds for the controller as a whole."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class RefusedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STARTED_AT_FIELD_NUMBER: _builtins.int
+    PINS_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def started_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___StandingPin]: ...
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___StandingPolicy]: ...
+    @_builtins.property
+    def canary(self) -> Global___Canary: ...
+    @_builtins.property
+    def refused(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Calls, streams and messages that were refused before or beside any engine, by reason."""
+
+    def __init__(
+        self,
+        *,
+        started_at: _timestamp_pb2.Timestamp | None = ...,
+        pins: _abc.Iterable[Global___StandingPin] | None = ...,
+        policies: _abc.Iterable[Global___StandingPolicy] | None = ...,
+        canary: Global___Canary | None = ...,
+        refused: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "started_at", b"started_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "pins", b"pins", "policies", b"policies", "refused", b"refused", "started_at", b"started_at"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Controller: _TypeAlias = Controller  # noqa: Y015
+
+@_typing.final
+class StandingPin(_message.Message):
+    """A pin that was ordered for labels or for all engines, those that are still to come among them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    ANY_PLAIN_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    PINNED_AT_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    any_plain: _builtins.bool
+    reason: _builtins.str
+    owner: _builtins.str
+    @_builtins.property
+    def selector(self) -> Global___Selector: ...
+    @_builtins.property
+    def mode(self) -> _control_pb2.Mode: ...
+    @_builtins.property
+    def range(self) -> _control_pb2.StepRange: ...
+    @_builtins.property
+    def remaining(self) -> _duration_pb2.Duration:
+        """Absent: until released."""
+
+    @_builtins.property
+    def pinned_at(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def released(self) -> _containers.RepeatedCompositeFieldContainer[Global___Selector]:
+        """Engines that it does not hold for, although the selector means them: they were released."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        selector: Global___Selector | None = ...,
+        any_plain: _builtins.bool = ...,
+        mode: _control_pb2.Mode | None = ...,
+        range: _control_pb2.StepRange | None = ...,
+        remaining: _duration_pb2.Duration | None = ...,
+        reason: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        pinned_at: _timestamp_pb2.Timestamp | None = ...,
+        released: _abc.Iterable[Global___Selector] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["any_plain", b"any_plain", "mode", b"mode", "pinned_at", b"pinned_at", "range", b"range", "remaining", b"remaining", "selector", b"selector", "target", b"target"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_plain", b"any_plain", "id", b"id", "mode", b"mode", "owner", b"owner", "pinned_at", b"pinned_at", "range", b"range", "reason", b"reason", "released", b"released", "remaining", b"remaining", "selector", b"selector", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["any_plain", "mode", "range"]  # noqa: Y015
+    _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
+
+Global___StandingPin: _TypeAlias = StandingPin  # noqa: Y015
+
+@_typing.final
+class StandingPolicy(_message.Message):
+    """A policy that was set for labels or for all engines, those that are still to come among them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    POLICY_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    SHADOW_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    shadow: _builtins.bool
+    @_builtins.property
+    def selector(self) -> Global___Selector: ...
+    @_builtins.property
+    def parameters(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        selector: Global___Selector | None = ...,
+        policy: _builtins.str = ...,
+        parameters: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        shadow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parameters", b"parameters", "policy", b"policy", "selector", b"selector", "shadow", b"shadow"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StandingPolicy: _TypeAlias = StandingPolicy  # noqa: Y015
+
+@_typing.final
+class Canary(_message.Message):
+    """A policy that acts on some engines before it acts on all."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ParametersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    POLICY_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    ENGINE_IDS_FIELD_NUMBER: _builtins.int
+    THRESHOLD_FIELD_NUMBER: _builtins.int
+    policy: _builtins.str
+    share: _builtins.float
+    """Share of them that it acts on."""
+    threshold: _builtins.float
+    """It acts on engines whose lot, a number in [0, 1) made from the id, is no greater. At least `share`."""
+    @_builtins.property
+    def parameters(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def selector(self) -> Global___Selector:
+        """The engines that it may act on."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def engine_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        policy: _builtins.str = ...,
+        parameters: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        selector: Global___Selector | None = ...,
+        share: _builtins.float = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        engine_ids: _abc.Iterable[_builtins.str] | None = ...,
+        threshold: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_ids", b"engine_ids", "parameters", b"parameters", "policy", b"policy", "selector", b"selector", "share", b"share", "since", b"since", "threshold", b"threshold"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Canary: _TypeAlias = Canary  # noqa: Y015
 
 @_typing.final
 class GetEngineRequest(_message.Message):
@@ -584,17 +890,25 @@ class PinRequest(_message.Message):
     SELECTOR_FIELD_NUMBER: _builtins.int
     ANY_PLAIN_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    IN_FORCE_FIELD_NUMBER: _builtins.int
     DURATION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
     any_plain: _builtins.bool
     """The cheapest safe kind of plain decoding that each engine offers."""
+    in_force: _builtins.bool
+    """The mode that each engine runs at this moment. Never a standing order."""
     reason: _builtins.str
     owner: _builtins.str
     @_builtins.property
     def selector(self) -> Global___Selector: ...
     @_builtins.property
     def mode(self) -> _control_pb2.Mode: ...
+    @_builtins.property
+    def range(self) -> _control_pb2.StepRange:
+        """The policy chooses within these steps and never tries any other."""
+
     @_builtins.property
     def duration(self) -> _duration_pb2.Duration:
         """Absent: until released."""
@@ -605,15 +919,17 @@ class PinRequest(_message.Message):
         selector: Global___Selector | None = ...,
         any_plain: _builtins.bool = ...,
         mode: _control_pb2.Mode | None = ...,
+        range: _control_pb2.StepRange | None = ...,
+        in_force: _builtins.bool = ...,
         duration: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
         owner: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["any_plain", b"any_plain", "duration", b"duration", "mode", b"mode", "selector", b"selector", "target", b"target"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["any_plain", b"any_plain", "duration", b"duration", "in_force", b"in_force", "mode", b"mode", "range", b"range", "selector", b"selector", "target", b"target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_plain", b"any_plain", "duration", b"duration", "mode", b"mode", "owner", b"owner", "reason", b"reason", "selector", b"selector", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["any_plain", b"any_plain", "duration", b"duration", "in_force", b"in_force", "mode", b"mode", "owner", b"owner", "range", b"range", "reason", b"reason", "selector", b"selector", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["any_plain", "mode"]  # noqa: Y015
+    _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["any_plain", "mode", "range", "in_force"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_target) -> _WhichOneofReturnType_target | None: ...
 
@@ -677,10 +993,13 @@ class UnpinResponse(_message.Message):
     ENGINES_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
+    ENDED_ORDERS_FIELD_NUMBER: _builtins.int
     released: _builtins.int
     """How many of them had a pin."""
     journal_problem: _builtins.str
     """See PinResponse."""
+    ended_orders: _builtins.int
+    """How many standing orders ended."""
     @_builtins.property
     def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
     def __init__(
@@ -689,10 +1008,11 @@ class UnpinResponse(_message.Message):
         engines: _abc.Iterable[Global___Engine] | None = ...,
         released: _builtins.int = ...,
         journal_problem: _builtins.str = ...,
+        ended_orders: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem", "released", b"released"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ended_orders", b"ended_orders", "engines", b"engines", "journal_problem", b"journal_problem", "released", b"released"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -701,6 +1021,29 @@ Global___UnpinResponse: _TypeAlias = UnpinResponse  # noqa: Y015
 @_typing.final
 class SetPolicyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
+
+    class _Role:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[SetPolicyRequest._Role.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        ROLE_UNSPECIFIED: SetPolicyRequest._Role.ValueType  # 0
+        """ROLE_ACTING."""
+        ROLE_ACTING: SetPolicyRequest._Role.ValueType  # 1
+        ROLE_SHADOW: SetPolicyRequest._Role.ValueType  # 2
+        """Decides, is shown and logged, and is not followed."""
+        ROLE_CANARY: SetPolicyRequest._Role.ValueType  # 3
+        """Acts, while the policy that acted before goes on as a shadow."""
+
+    class Role(_Role, metaclass=_RoleEnumTypeWrapper): ...
+    ROLE_UNSPECIFIED: SetPolicyRequest.Role.ValueType  # 0
+    """ROLE_ACTING."""
+    ROLE_ACTING: SetPolicyRequest.Role.ValueType  # 1
+    ROLE_SHADOW: SetPolicyRequest.Role.ValueType  # 2
+    """Decides, is shown and logged, and is not followed."""
+    ROLE_CANARY: SetPolicyRequest.Role.ValueType  # 3
+    """Acts, while the policy that acted before goes on as a shadow."""
 
     @_typing.final
     class ParametersEntry(_message.Message):
@@ -726,10 +1069,17 @@ class SetPolicyRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     """Empty: change nothing."""
     owner: _builtins.str
     """Who asks, for the journal."""
+    role: Global___SetPolicyRequest.Role.ValueType
+    share: _builtins.float
+    """Of a canary: the share of the engines selected that it acts on, above 0 to 1; at least one of those that are
+    connected. Which ones depends on their ids alone. 0: every engine selected.
+    """
     @_builtins.property
     def selector(self) -> Global___Selector: ...
     @_builtins.property
@@ -743,10 +1093,12 @@ class SetPolicyRequest(_message.Message):
         policy: _builtins.str = ...,
         parameters: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         owner: _builtins.str = ...,
+        role: Global___SetPolicyRequest.Role.ValueType = ...,
+        share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "parameters", b"parameters", "policy", b"policy", "selector", b"selector"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "parameters", b"parameters", "policy", b"policy", "role", b"role", "selector", b"selector", "share", b"share"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -759,6 +1111,7 @@ class SetPolicyResponse(_message.Message):
     ENGINES_FIELD_NUMBER: _builtins.int
     KNOWN_FIELD_NUMBER: _builtins.int
     JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
     journal_problem: _builtins.str
     """See PinResponse."""
     @_builtins.property
@@ -767,20 +1120,125 @@ class SetPolicyResponse(_message.Message):
     def known(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicyInfo]:
         """Every policy that this controller knows."""
 
+    @_builtins.property
+    def canary(self) -> Global___Canary: ...
     def __init__(
         self,
         *,
         engines: _abc.Iterable[Global___Engine] | None = ...,
         known: _abc.Iterable[Global___PolicyInfo] | None = ...,
         journal_problem: _builtins.str = ...,
+        canary: Global___Canary | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem", "known", b"known"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canary", b"canary", "engines", b"engines", "journal_problem", b"journal_problem", "known", b"known"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SetPolicyResponse: _TypeAlias = SetPolicyResponse  # noqa: Y015
+
+@_typing.final
+class PromotePolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks, for the journal."""
+    @_builtins.property
+    def selector(self) -> Global___Selector: ...
+    def __init__(
+        self,
+        *,
+        selector: Global___Selector | None = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "selector", b"selector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromotePolicyRequest: _TypeAlias = PromotePolicyRequest  # noqa: Y015
+
+@_typing.final
+class PromotePolicyResponse(_message.Message):
+    """The engines whose policy changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINES_FIELD_NUMBER: _builtins.int
+    JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
+    journal_problem: _builtins.str
+    """See PinResponse."""
+    @_builtins.property
+    def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
+    def __init__(
+        self,
+        *,
+        engines: _abc.Iterable[Global___Engine] | None = ...,
+        journal_problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromotePolicyResponse: _TypeAlias = PromotePolicyResponse  # noqa: Y015
+
+@_typing.final
+class WithdrawPolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SELECTOR_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """Who asks, for the journal."""
+    @_builtins.property
+    def selector(self) -> Global___Selector:
+        """Not with a canary: it is withdrawn as a whole."""
+
+    def __init__(
+        self,
+        *,
+        selector: Global___Selector | None = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["selector", b"selector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["owner", b"owner", "selector", b"selector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawPolicyRequest: _TypeAlias = WithdrawPolicyRequest  # noqa: Y015
+
+@_typing.final
+class WithdrawPolicyResponse(_message.Message):
+    """The engines that had something on trial."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENGINES_FIELD_NUMBER: _builtins.int
+    JOURNAL_PROBLEM_FIELD_NUMBER: _builtins.int
+    journal_problem: _builtins.str
+    """See PinResponse."""
+    @_builtins.property
+    def engines(self) -> _containers.RepeatedCompositeFieldContainer[Global___Engine]: ...
+    def __init__(
+        self,
+        *,
+        engines: _abc.Iterable[Global___Engine] | None = ...,
+        journal_problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engines", b"engines", "journal_problem", b"journal_problem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WithdrawPolicyResponse: _TypeAlias = WithdrawPolicyResponse  # noqa: Y015
 
 @_typing.final
 class PolicyInfo(_message.Message):

@@ -59,6 +59,16 @@ class AdminServiceStub(object):
                 request_serializer=trimtabpb_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=trimtabpb_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
                 _registered_method=True)
+        self.PromotePolicy = channel.unary_unary(
+                '/trimtab.v1.AdminService/PromotePolicy',
+                request_serializer=trimtabpb_dot_v1_dot_admin__pb2.PromotePolicyRequest.SerializeToString,
+                response_deserializer=trimtabpb_dot_v1_dot_admin__pb2.PromotePolicyResponse.FromString,
+                _registered_method=True)
+        self.WithdrawPolicy = channel.unary_unary(
+                '/trimtab.v1.AdminService/WithdrawPolicy',
+                request_serializer=trimtabpb_dot_v1_dot_admin__pb2.WithdrawPolicyRequest.SerializeToString,
+                response_deserializer=trimtabpb_dot_v1_dot_admin__pb2.WithdrawPolicyResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/trimtab.v1.AdminService/Watch',
                 request_serializer=trimtabpb_dot_v1_dot_admin__pb2.WatchRequest.SerializeToString,
@@ -82,21 +92,40 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Pin(self, request, context):
-        """Holds engines in a mode. Refused as a whole if one of the engines cannot run it.
+        """Holds engines in a mode. Refused as a whole if one of the engines cannot run it. A pin for labels or for
+        all engines is a standing order: it also holds for engines that connect later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Unpin(self, request, context):
-        """Gives control back to the policy. Releasing an engine without a pin changes nothing.
+        """Gives control back to the policy. Releasing an engine without a pin changes nothing. A standing order that
+        is for these engines only ends; a wider one no longer holds for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there.
+        """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there. With a
+        role other than acting, the policy goes on trial. For labels or all, it also holds for later engines.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PromotePolicy(self, request, context):
+        """What is on trial acts from now on, and keeps what it learnt: the canary's policy on every engine selected
+        (all, without a selector), or else the shadows of the engines selected.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WithdrawPolicy(self, request, context):
+        """Ends a trial. Engines of the canary go back to the policy that they had, which went on learning; shadows of
+        the engines selected are dropped.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -136,6 +165,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.SetPolicy,
                     request_deserializer=trimtabpb_dot_v1_dot_admin__pb2.SetPolicyRequest.FromString,
                     response_serializer=trimtabpb_dot_v1_dot_admin__pb2.SetPolicyResponse.SerializeToString,
+            ),
+            'PromotePolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.PromotePolicy,
+                    request_deserializer=trimtabpb_dot_v1_dot_admin__pb2.PromotePolicyRequest.FromString,
+                    response_serializer=trimtabpb_dot_v1_dot_admin__pb2.PromotePolicyResponse.SerializeToString,
+            ),
+            'WithdrawPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.WithdrawPolicy,
+                    request_deserializer=trimtabpb_dot_v1_dot_admin__pb2.WithdrawPolicyRequest.FromString,
+                    response_serializer=trimtabpb_dot_v1_dot_admin__pb2.WithdrawPolicyResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -278,6 +317,60 @@ class AdminService(object):
             '/trimtab.v1.AdminService/SetPolicy',
             trimtabpb_dot_v1_dot_admin__pb2.SetPolicyRequest.SerializeToString,
             trimtabpb_dot_v1_dot_admin__pb2.SetPolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PromotePolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimtab.v1.AdminService/PromotePolicy',
+            trimtabpb_dot_v1_dot_admin__pb2.PromotePolicyRequest.SerializeToString,
+            trimtabpb_dot_v1_dot_admin__pb2.PromotePolicyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WithdrawPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimtab.v1.AdminService/WithdrawPolicy',
+            trimtabpb_dot_v1_dot_admin__pb2.WithdrawPolicyRequest.SerializeToString,
+            trimtabpb_dot_v1_dot_admin__pb2.WithdrawPolicyResponse.FromString,
             options,
             channel_credentials,
             insecure,

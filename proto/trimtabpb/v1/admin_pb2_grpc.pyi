@@ -5,9 +5,16 @@ What operators and tools ask of the controller, version 1.
 
 Errors are gRPC status codes with a message for people that says what to do:
   NOT_FOUND            no engine has this id
-  INVALID_ARGUMENT     a field is out of range; the message names it
-  FAILED_PRECONDITION  the engine cannot do it (steps that were not built, a plain kind it does not
-                       offer, a plugin that only observes)
+  INVALID_ARGUMENT     a field is out of range, or names a mode that an engine does not offer (steps that
+                       were not built, another plain kind); the message names it
+  FAILED_PRECONDITION  it cannot be done at this moment: a plugin that only observes, a policy that cannot
+                       decide for this engine, nothing that runs and could be kept, nothing on trial
+  RESOURCE_EXHAUSTED   too many calls at once, or too many clients that watch
+  UNAUTHENTICATED      the controller does not know who calls
+  PERMISSION_DENIED    it does, and the caller's role may not do this
+
+Roles: a viewer may call ListEngines, GetEngine, Watch, and SetPolicy without a policy's name; an operator may
+call everything. Every call is written to the audit log.
 """
 
 from collections import abc as _abc
@@ -41,11 +48,25 @@ class AdminServiceStub:
     ListEngines: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListEnginesRequest, _admin_pb2.ListEnginesResponse]
     GetEngine: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetEngineRequest, _admin_pb2.GetEngineResponse]
     Pin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PinRequest, _admin_pb2.PinResponse]
-    """Holds engines in a mode. Refused as a whole if one of the engines cannot run it."""
+    """Holds engines in a mode. Refused as a whole if one of the engines cannot run it. A pin for labels or for
+    all engines is a standing order: it also holds for engines that connect later.
+    """
     Unpin: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnpinRequest, _admin_pb2.UnpinResponse]
-    """Gives control back to the policy. Releasing an engine without a pin changes nothing."""
+    """Gives control back to the policy. Releasing an engine without a pin changes nothing. A standing order that
+    is for these engines only ends; a wider one no longer holds for them.
+    """
     SetPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetPolicyRequest, _admin_pb2.SetPolicyResponse]
-    """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there."""
+    """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there. With a
+    role other than acting, the policy goes on trial. For labels or all, it also holds for later engines.
+    """
+    PromotePolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PromotePolicyRequest, _admin_pb2.PromotePolicyResponse]
+    """What is on trial acts from now on, and keeps what it learnt: the canary's policy on every engine selected
+    (all, without a selector), or else the shadows of the engines selected.
+    """
+    WithdrawPolicy: _grpc.UnaryUnaryMultiCallable[_admin_pb2.WithdrawPolicyRequest, _admin_pb2.WithdrawPolicyResponse]
+    """Ends a trial. Engines of the canary go back to the policy that they had, which went on learning; shadows of
+    the engines selected are dropped.
+    """
     Watch: _grpc.UnaryStreamMultiCallable[_admin_pb2.WatchRequest, _admin_pb2.WatchResponse]
     """The engines now, then every engine again whenever a report of it came in."""
 
@@ -55,11 +76,25 @@ class AdminServiceAsyncStub(AdminServiceStub):
     ListEngines: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListEnginesRequest, _admin_pb2.ListEnginesResponse]  # type: ignore[assignment]
     GetEngine: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetEngineRequest, _admin_pb2.GetEngineResponse]  # type: ignore[assignment]
     Pin: _aio.UnaryUnaryMultiCallable[_admin_pb2.PinRequest, _admin_pb2.PinResponse]  # type: ignore[assignment]
-    """Holds engines in a mode. Refused as a whole if one of the engines cannot run it."""
+    """Holds engines in a mode. Refused as a whole if one of the engines cannot run it. A pin for labels or for
+    all engines is a standing order: it also holds for engines that connect later.
+    """
     Unpin: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnpinRequest, _admin_pb2.UnpinResponse]  # type: ignore[assignment]
-    """Gives control back to the policy. Releasing an engine without a pin changes nothing."""
+    """Gives control back to the policy. Releasing an engine without a pin changes nothing. A standing order that
+    is for these engines only ends; a wider one no longer holds for them.
+    """
     SetPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetPolicyRequest, _admin_pb2.SetPolicyResponse]  # type: ignore[assignment]
-    """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there."""
+    """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there. With a
+    role other than acting, the policy goes on trial. For labels or all, it also holds for later engines.
+    """
+    PromotePolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.PromotePolicyRequest, _admin_pb2.PromotePolicyResponse]  # type: ignore[assignment]
+    """What is on trial acts from now on, and keeps what it learnt: the canary's policy on every engine selected
+    (all, without a selector), or else the shadows of the engines selected.
+    """
+    WithdrawPolicy: _aio.UnaryUnaryMultiCallable[_admin_pb2.WithdrawPolicyRequest, _admin_pb2.WithdrawPolicyResponse]  # type: ignore[assignment]
+    """Ends a trial. Engines of the canary go back to the policy that they had, which went on learning; shadows of
+    the engines selected are dropped.
+    """
     Watch: _aio.UnaryStreamMultiCallable[_admin_pb2.WatchRequest, _admin_pb2.WatchResponse]  # type: ignore[assignment]
     """The engines now, then every engine again whenever a report of it came in."""
 
@@ -84,7 +119,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.PinRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.PinResponse, _abc.Awaitable[_admin_pb2.PinResponse]]:
-        """Holds engines in a mode. Refused as a whole if one of the engines cannot run it."""
+        """Holds engines in a mode. Refused as a whole if one of the engines cannot run it. A pin for labels or for
+        all engines is a standing order: it also holds for engines that connect later.
+        """
 
     @_abc_1.abstractmethod
     def Unpin(
@@ -92,7 +129,9 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.UnpinRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.UnpinResponse, _abc.Awaitable[_admin_pb2.UnpinResponse]]:
-        """Gives control back to the policy. Releasing an engine without a pin changes nothing."""
+        """Gives control back to the policy. Releasing an engine without a pin changes nothing. A standing order that
+        is for these engines only ends; a wider one no longer holds for them.
+        """
 
     @_abc_1.abstractmethod
     def SetPolicy(
@@ -100,7 +139,29 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.SetPolicyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.SetPolicyResponse, _abc.Awaitable[_admin_pb2.SetPolicyResponse]]:
-        """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there."""
+        """Changes the policy of engines; learning starts afresh. Without a policy name: says what is there. With a
+        role other than acting, the policy goes on trial. For labels or all, it also holds for later engines.
+        """
+
+    @_abc_1.abstractmethod
+    def PromotePolicy(
+        self,
+        request: _admin_pb2.PromotePolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PromotePolicyResponse, _abc.Awaitable[_admin_pb2.PromotePolicyResponse]]:
+        """What is on trial acts from now on, and keeps what it learnt: the canary's policy on every engine selected
+        (all, without a selector), or else the shadows of the engines selected.
+        """
+
+    @_abc_1.abstractmethod
+    def WithdrawPolicy(
+        self,
+        request: _admin_pb2.WithdrawPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.WithdrawPolicyResponse, _abc.Awaitable[_admin_pb2.WithdrawPolicyResponse]]:
+        """Ends a trial. Engines of the canary go back to the policy that they had, which went on learning; shadows of
+        the engines selected are dropped.
+        """
 
     @_abc_1.abstractmethod
     def Watch(

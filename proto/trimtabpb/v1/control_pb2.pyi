@@ -12,18 +12,23 @@ controller. Usage reports go up, leases come down:
     | -- Report (step rows) -----------------> |   every report interval
     | <-------------------------------- Lease  |   when the decision changes, and at half life
     | -- Ack (accepted, or refused and why) -> |   one for every lease, by nonce
+    | -- Ack (harmful) ----------------------> |   unasked, when the plugin's guard drops the lease
     | <------------------------------ Release  |   controller shuts down or lets go
     | -- Goodbye ----------------------------> |   engine shuts down
 
 Rules that both sides keep:
 
 * The engine never waits for the controller. Without a lease in force it follows its own policy
-  (SGLang's adaptive rule). A lease that is not renewed ends after its time to live.
+  (SGLang's adaptive rule). A lease that is not renewed ends after its time to live; then the engine
+  does what its operator set for that case (Hello.on_expiry). A Release always means its own policy.
 * `version` counts the content of leases for one engine; it only grows, also over restarts of the
   controller, which learns the last one from Hello. A lease with the version in force extends its
   life and changes nothing else. `nonce` counts messages on one stream and pairs an Ack with its Lease.
 * A lease that the engine cannot follow (steps that were not built, a malformed table) is refused
   with a reason, and what ran before goes on.
+* A lease under which the engine emits clearly less than it would without drafts is dropped by the plugin
+  and refused as HARMFUL, and so is any other that drafts for a while afterwards; one that only
+  decodes plainly is accepted at once.
 * Unknown fields are ignored; unknown enum values are refused as INVALID.
 * Clocks: fields ending in `_ns` are the engine's monotonic clock or lengths of time in nanoseconds.
   The two sides never compare clocks; lives and deadlines travel as remaining durations.
@@ -280,6 +285,9 @@ class Hello(_message.Message):
     PIN_FIELD_NUMBER: _builtins.int
     LAST_LEASE_VERSION_FIELD_NUMBER: _builtins.int
     PLAIN_FIELD_NUMBER: _builtins.int
+    ON_EXPIRY_FIELD_NUMBER: _builtins.int
+    RESETS_FIELD_NUMBER: _builtins.int
+    CANDIDATE_COST_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """1. A controller answers a higher version with its own rules and ignores what it does not know."""
     engine_id: _builtins.str
@@ -292,6 +300,12 @@ class Hello(_message.Message):
     """False: the plugin reports and refuses every lease; `observe_reasons` says why."""
     last_lease_version: _builtins.int
     """Highest lease version that this engine process ever applied; 0 if none."""
+    on_expiry: _builtins.str
+    """What the engine does when the life of the last lease is over, as its operator set it: "stock",
+    "last:SECONDS" (that lease for longer) or a mode. For people.
+    """
+    resets: _builtins.int
+    """Times that what was learned of this engine stopped to hold, see Report.resets."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -322,6 +336,10 @@ class Hello(_message.Message):
 
     @_builtins.property
     def plain(self) -> Global___Plain: ...
+    @_builtins.property
+    def candidate_cost(self) -> Global___CandidateCost:
+        """What the candidate step counts take; absent where the plugin cannot say."""
+
     def __init__(
         self,
         *,
@@ -343,14 +361,49 @@ class Hello(_message.Message):
         pin: Global___Pin | None = ...,
         last_lease_version: _builtins.int = ...,
         plain: Global___Plain | None = ...,
+        on_expiry: _builtins.str = ...,
+        resets: _builtins.int = ...,
+        candidate_cost: Global___CandidateCost | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["in_force", b"in_force", "pin", b"pin", "plain", b"plain", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["candidate_cost", b"candidate_cost", "in_force", b"in_force", "pin", b"pin", "plain", b"plain", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acts", b"acts", "boot_id", b"boot_id", "engine_id", b"engine_id", "graph_batch_sizes", b"graph_batch_sizes", "hooks", b"hooks", "in_force", b"in_force", "kv_capacity_tokens", b"kv_capacity_tokens", "labels", b"labels", "last_lease_version", b"last_lease_version", "max_running_requests", b"max_running_requests", "modes", b"modes", "observe_reasons", b"observe_reasons", "pin", b"pin", "plain", b"plain", "protocol_version", b"protocol_version", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acts", b"acts", "boot_id", b"boot_id", "candidate_cost", b"candidate_cost", "engine_id", b"engine_id", "graph_batch_sizes", b"graph_batch_sizes", "hooks", b"hooks", "in_force", b"in_force", "kv_capacity_tokens", b"kv_capacity_tokens", "labels", b"labels", "last_lease_version", b"last_lease_version", "max_running_requests", b"max_running_requests", "modes", b"modes", "observe_reasons", b"observe_reasons", "on_expiry", b"on_expiry", "pin", b"pin", "plain", b"plain", "protocol_version", b"protocol_version", "resets", b"resets", "software", b"software", "speculation", b"speculation", "topology", b"topology"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
+
+@_typing.final
+class CandidateCost(_message.Message):
+    """What the candidate step counts take; 0 is unknown."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    KV_TOKENS_FIELD_NUMBER: _builtins.int
+    RESERVED_KV_TOKENS_PER_REQUEST_FIELD_NUMBER: _builtins.int
+    memory_bytes: _builtins.int
+    """Device memory that building the candidates beside the initial one took, captured graphs included."""
+    kv_tokens: _builtins.int
+    """The same in tokens of the KV cache."""
+    reserved_kv_tokens_per_request: _builtins.int
+    """KV slots that every running request keeps free for drafts, whatever mode it runs in: they grow with the
+    widest candidate.
+    """
+    def __init__(
+        self,
+        *,
+        memory_bytes: _builtins.int = ...,
+        kv_tokens: _builtins.int = ...,
+        reserved_kv_tokens_per_request: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_tokens", b"kv_tokens", "memory_bytes", b"memory_bytes", "reserved_kv_tokens_per_request", b"reserved_kv_tokens_per_request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CandidateCost: _TypeAlias = CandidateCost  # noqa: Y015
 
 @_typing.final
 class Software(_message.Message):
@@ -693,6 +746,7 @@ class InForce(_message.Message):
     LEASE_VERSION_FIELD_NUMBER: _builtins.int
     PIN_ID_FIELD_NUMBER: _builtins.int
     FUSE_REASON_FIELD_NUMBER: _builtins.int
+    AFTER_EXPIRY_FIELD_NUMBER: _builtins.int
     source: Global___InForce.Source.ValueType
     lease_version: _builtins.int
     """Lease in force; 0 without one."""
@@ -700,6 +754,10 @@ class InForce(_message.Message):
     """Pin in force; empty without one."""
     fuse_reason: _builtins.str
     """Why the fuse blew; empty otherwise."""
+    after_expiry: _builtins.bool
+    """With SOURCE_STOCK: the life of the last lease is over, and the mode is the one that the engine's operator
+    set for that case.
+    """
     @_builtins.property
     def mode(self) -> Global___Mode: ...
     def __init__(
@@ -710,10 +768,11 @@ class InForce(_message.Message):
         lease_version: _builtins.int = ...,
         pin_id: _builtins.str = ...,
         fuse_reason: _builtins.str = ...,
+        after_expiry: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fuse_reason", b"fuse_reason", "lease_version", b"lease_version", "mode", b"mode", "pin_id", b"pin_id", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_expiry", b"after_expiry", "fuse_reason", b"fuse_reason", "lease_version", b"lease_version", "mode", b"mode", "pin_id", b"pin_id", "source", b"source"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -756,6 +815,9 @@ class Report(_message.Message):
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
     STALE_RESUMES_FIELD_NUMBER: _builtins.int
+    RESETS_FIELD_NUMBER: _builtins.int
+    RESET_REASON_FIELD_NUMBER: _builtins.int
+    WEIGHT_VERSION_FIELD_NUMBER: _builtins.int
     RANKS_FIELD_NUMBER: _builtins.int
     seq: _builtins.int
     """1, 2, 3 ... on one stream: gaps and duplicates are visible."""
@@ -770,6 +832,13 @@ class Report(_message.Message):
     running_requests: _builtins.int
     stale_resumes: _builtins.int
     """Requests that were drafted for although their draft model has not read every token, since the engine started."""
+    resets: _builtins.int
+    """Times since the engine started that its weights were updated, a LoRA adapter came or went, or its memory
+    was released and resumed. When it grows, what was learned of acceptance no longer holds.
+    """
+    reset_reason: _builtins.str
+    """What did the last of them, and the version of the weights since; empty where nobody said."""
+    weight_version: _builtins.str
     @_builtins.property
     def rows(self) -> Global___StepRows: ...
     @_builtins.property
@@ -796,11 +865,14 @@ class Report(_message.Message):
         waiting_requests: _builtins.int = ...,
         running_requests: _builtins.int = ...,
         stale_resumes: _builtins.int = ...,
+        resets: _builtins.int = ...,
+        reset_reason: _builtins.str = ...,
+        weight_version: _builtins.str = ...,
         ranks: _abc.Iterable[Global___RankStep] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "decode_steps", b"decode_steps", "dropped", b"dropped", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "now_ns", b"now_ns", "ranks", b"ranks", "rows", b"rows", "running_requests", b"running_requests", "seq", b"seq", "stale_resumes", b"stale_resumes", "switches", b"switches", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns", "decode_steps", b"decode_steps", "dropped", b"dropped", "in_force", b"in_force", "last_step_age_ns", b"last_step_age_ns", "now_ns", b"now_ns", "ranks", b"ranks", "reset_reason", b"reset_reason", "resets", b"resets", "rows", b"rows", "running_requests", b"running_requests", "seq", b"seq", "stale_resumes", b"stale_resumes", "switches", b"switches", "waiting_requests", b"waiting_requests", "weight_version", b"weight_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_step_age_ns: _TypeAlias = _typing.Literal["last_step_age_ns"]  # noqa: Y015
     _WhichOneofArgType__last_step_age_ns: _TypeAlias = _typing.Literal["_last_step_age_ns", b"_last_step_age_ns"]  # noqa: Y015
@@ -1236,6 +1308,7 @@ class Pin(_message.Message):
     REMAINING_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     reason: _builtins.str
     owner: _builtins.str
@@ -1245,6 +1318,12 @@ class Pin(_message.Message):
     def remaining(self) -> _duration_pb2.Duration:
         """Remaining time; absent: until released."""
 
+    @_builtins.property
+    def range(self) -> Global___StepRange:
+        """Present: the lease's table rules, and every mode in it lies in this range; `mode` lies in it as well and
+        runs while no lease is in force. An engine that does not know ranges holds `mode`.
+        """
+
     def __init__(
         self,
         *,
@@ -1253,14 +1332,39 @@ class Pin(_message.Message):
         remaining: _duration_pb2.Duration | None = ...,
         reason: _builtins.str = ...,
         owner: _builtins.str = ...,
+        range: Global___StepRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "remaining", b"remaining"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "range", b"range", "remaining", b"remaining"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "mode", b"mode", "owner", b"owner", "reason", b"reason", "remaining", b"remaining"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "mode", b"mode", "owner", b"owner", "range", b"range", "reason", b"reason", "remaining", b"remaining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Pin: _TypeAlias = Pin  # noqa: Y015
+
+@_typing.final
+class StepRange(_message.Message):
+    """Numbers of drafts a step, both ends included. Every kind of plain decoding has 0."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_STEPS_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
+    min_steps: _builtins.int
+    max_steps: _builtins.int
+    def __init__(
+        self,
+        *,
+        min_steps: _builtins.int = ...,
+        max_steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_steps", b"max_steps", "min_steps", b"min_steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepRange: _TypeAlias = StepRange  # noqa: Y015
 
 @_typing.final
 class Ack(_message.Message):

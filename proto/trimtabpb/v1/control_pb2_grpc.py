@@ -48,7 +48,9 @@ class ControlServiceServicer(object):
         """The stream described above. The controller ends it with
         INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
         ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-        RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+        RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+        UNAUTHENTICATED     the controller does not know who this is
+        PERMISSION_DENIED   it does, and the peer may not be an engine
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -12,18 +12,23 @@ controller. Usage reports go up, leases come down:
     | -- Report (step rows) -----------------> |   every report interval
     | <-------------------------------- Lease  |   when the decision changes, and at half life
     | -- Ack (accepted, or refused and why) -> |   one for every lease, by nonce
+    | -- Ack (harmful) ----------------------> |   unasked, when the plugin's guard drops the lease
     | <------------------------------ Release  |   controller shuts down or lets go
     | -- Goodbye ----------------------------> |   engine shuts down
 
 Rules that both sides keep:
 
 * The engine never waits for the controller. Without a lease in force it follows its own policy
-  (SGLang's adaptive rule). A lease that is not renewed ends after its time to live.
+  (SGLang's adaptive rule). A lease that is not renewed ends after its time to live; then the engine
+  does what its operator set for that case (Hello.on_expiry). A Release always means its own policy.
 * `version` counts the content of leases for one engine; it only grows, also over restarts of the
   controller, which learns the last one from Hello. A lease with the version in force extends its
   life and changes nothing else. `nonce` counts messages on one stream and pairs an Ack with its Lease.
 * A lease that the engine cannot follow (steps that were not built, a malformed table) is refused
   with a reason, and what ran before goes on.
+* A lease under which the engine emits clearly less than it would without drafts is dropped by the plugin
+  and refused as HARMFUL, and so is any other that drafts for a while afterwards; one that only
+  decodes plainly is accepted at once.
 * Unknown fields are ignored; unknown enum values are refused as INVALID.
 * Clocks: fields ending in `_ns` are the engine's monotonic clock or lengths of time in nanoseconds.
   The two sides never compare clocks; lives and deadlines travel as remaining durations.
@@ -61,7 +66,9 @@ class ControlServiceStub:
     """The stream described above. The controller ends it with
       INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
       ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+      UNAUTHENTICATED     the controller does not know who this is
+      PERMISSION_DENIED   it does, and the peer may not be an engine
     """
 
 @_typing.type_check_only
@@ -71,7 +78,9 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """The stream described above. The controller ends it with
       INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
       ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+      RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+      UNAUTHENTICATED     the controller does not know who this is
+      PERMISSION_DENIED   it does, and the peer may not be an engine
     """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -84,7 +93,9 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         """The stream described above. The controller ends it with
           INVALID_ARGUMENT    the first message is not a Hello, or a message is malformed
           ALREADY_EXISTS      another live stream has the same engine id and data-parallel rank
-          RESOURCE_EXHAUSTED  a limit of Welcome is exceeded
+          RESOURCE_EXHAUSTED  a limit of Welcome is exceeded, or there is no room for another engine
+          UNAUTHENTICATED     the controller does not know who this is
+          PERMISSION_DENIED   it does, and the peer may not be an engine
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
