@@ -19,6 +19,9 @@ from support.certificates import Authority
 from support.daemon_process import DaemonProcess
 from support.scripted_engine import ScriptedEngine
 from trimtab.server.gate import ADMIN, CONTROL, NEEDED
+from trimtab.store.content import AdminContent, content_of
+from trimtab.store.entries import Kind
+from trimtab.store.reading import Journal
 from trimtabpb.v1 import admin_pb2 as pb
 from trimtabpb.v1 import admin_pb2_grpc, control_pb2, control_pb2_grpc
 
@@ -261,6 +264,17 @@ def test_who_is_turned_away_changes_nothing_and_is_counted_and_named(grounds: Gr
     turned_away = [line for line in audit if line["outcome"] == "PERMISSION_DENIED" and line["who"] == "cert:grafana"]
     assert turned_away
     assert "llama-a" in turned_away[-1]["request"]
+
+
+def test_the_journal_knows_by_what_the_caller_of_an_order_was_known(grounds: Grounds) -> None:
+    with grounds.channel(CALLERS["an operator, by token"]) as channel:
+        request = pb.UnpinRequest(selector=ALL, owner="kim@laptop")
+        token = TOKENS["operator"].partition(" ")[2]
+        admin("Unpin", request)(channel, (("authorization", f"Bearer {token}"),))
+    with Journal(grounds.daemons["tokens"].state) as journal:
+        orders = [content_of(entry, AdminContent) for entry in journal.entries(kinds={Kind.ADMIN})]
+    assert (orders[-1].call, orders[-1].who, orders[-1].outcome) == ("Unpin", "token:deploys", "OK")
+    assert (orders[-1].request["owner"], orders[-1].engines) == ("kim@laptop", ("llama-a",))
 
 
 def test_no_token_is_ever_logged_or_answered(grounds: Grounds) -> None:
