@@ -32,12 +32,13 @@ BURST = 200
 
 
 def flood(address: str, until: float, drawn: random.Random) -> None:
-    """Streams and calls at full speed."""
-    with ThreadPoolExecutor(STREAMS + ASKING) as pool:
-        for number in range(STREAMS):
-            pool.submit(_flood_stream, f"unix:{address}", until, f"rogue-{number}")
-        for _ in range(ASKING):
-            pool.submit(_ask_on, f"unix:{address}", until)
+    """Streams and calls at full speed. A controller that holds them back may keep them beyond their time."""
+    target = f"unix:{address}"
+    for number in range(STREAMS):
+        threading.Thread(target=_flood_stream, args=(target, until, f"rogue-{number}"), daemon=True).start()
+    for _ in range(ASKING):
+        threading.Thread(target=_ask_on, args=(target, until), daemon=True).start()
+    time.sleep(max(0.0, until - time.monotonic()))
 
 
 def _flood_stream(target: str, until: float, engine_id: str) -> None:
