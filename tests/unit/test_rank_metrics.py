@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.admin_messages import FULL, SILENT, engine
+from support.admin_messages import FULL, engine
 from trimtab.server.metrics import FleetCollector, Sample
 
 
@@ -14,7 +14,6 @@ from trimtab.server.metrics import FleetCollector, Sample
         (FULL, 1.0),
         (f'{FULL} rank_divergence: "at step 7: rank 1 ran ..."', 0.0),
         (FULL.replace("ranks: 2", "ranks: 1"), None),
-        (SILENT, None),
     ],
 )
 def test_ranks_agree_until_they_do_not_and_one_alone_has_nobody_to_agree_with(text: str, value: float | None) -> None:
