@@ -1,6 +1,7 @@
 """Two GPUs, one choice: tensor parallelism, its price, and data-parallel attention, on a real SGLang.
 
     python tests/gpu/ranks.py OUT [--part all|tensor|attention] [--models FOLDER] [--seconds 60] [--pairs 8]
+                                  [--attention-backend fa3]
 
 Needs two GPUs and an interpreter with SGLang (0.5.16 to 0.5.23), torch, grpcio, protobuf, numpy and msgspec; all of
 Trimtab comes from this checkout. Models are shapes without weights (an 8B Llama and a Qwen3 of the same size, each
@@ -119,6 +120,8 @@ class Bench:
         }
         if controller:
             made |= {"speculative_adaptive": True, "speculative_adaptive_config": str(self.models / "adaptive.json")}
+        if self.options.attention_backend:
+            made["attention_backend"] = self.options.attention_backend
         steps = max(CANDIDATES) if controller else FIXED
         made |= {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1, **arguments}
         return EngineProcess(name, self.out, made, self._environment(name, controller))
@@ -219,7 +222,8 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
     for engine in engines.values():
         engine.generate(bench.requests, 64, tokens, seed=0)
     rate = bench.requests * tokens / stock.generate(bench.requests, 64, tokens, seed=0)
-    tokens = min(3000, max(tokens, round((2.0 if bench.on_cpu else SEGMENT_S) * rate / bench.requests)))
+    # All requests must fit into the cache at once: they are admitted by what they may generate.
+    tokens = min(2000, max(tokens, round((2.0 if bench.on_cpu else SEGMENT_S) * rate / bench.requests)))
     before = len(bench.launches("ours")[0])
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for i in range(bench.options.pairs):
@@ -277,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpu", type=Path, metavar="MODELS")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--attention-backend", default="", help="SGLang's own choice without")
     options = parser.parse_args(arguments)
     bench, results = Bench(options), dict[str, Any]()
     for name, part in PARTS.items():
