@@ -71,11 +71,18 @@ GPU = {
     "sampling_backend": "pytorch", "grammar_backend": "none", "disable_radix_cache": True, "context_length": 4096,
     "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 32], "disable_prefill_cuda_graph": True, "max_running_requests": 32,
     "mem_fraction_static": 0.33, "max_total_tokens": 80_000, "sleep_on_idle": True, "log_level": "info", "tp_size": 2,
+    "enforce_disable_flashinfer_allreduce_fusion": True,
 }  # fmt: skip
 CPU = {
     "device": "cpu", "attention_backend": "intel_amx", "dtype": "float32", "mem_fraction_static": 0.5,
     "max_total_tokens": 8192, "max_running_requests": 8, "context_length": 1024, "skip_tokenizer_init": True,
     "disable_cuda_graph": True, "sleep_on_idle": True, "log_level": "info", "tp_size": 2, "speculative_eagle_topk": 1,
+}  # fmt: skip
+# NVLink multicast stays off: on a host whose GPUs others share too, a program that leaves it in a bad state takes them
+# all out of service. Neither engine uses it, so the comparison is fair.
+ON_GPU = {
+    "SGLANG_SIMULATE_ACC_LEN": str(float(FIXED)), "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
 }  # fmt: skip
 ON_CPU = {
     "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "SGLANG_CPU_OMP_THREADS_BIND": "0|1", VOCABULARY: "500",
@@ -143,7 +150,7 @@ class Bench:
             # The other engine takes memory while this one looks how much there is.
             "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
             **(ours if controller else {}),
-            **(ON_CPU if self.on_cpu else {"SGLANG_SIMULATE_ACC_LEN": str(float(FIXED))}),
+            **(ON_CPU if self.on_cpu else ON_GPU),
         }  # fmt: skip
 
 
