@@ -85,8 +85,8 @@ class Team:
         self.words.mark(HEARD)
 
     def table_size_at(self, step: int) -> int | None:
-        """Under data-parallel attention: the batch size that read the table at a step."""
-        return self.words.size_at(self.rank, step) if self.batch_size else None
+        """The batch size that read the table at a step; None if that is too long ago."""
+        return self.words.size_at(self.rank, step)
 
 
 # -- choosing ------------------------------------------------------------------------------------
