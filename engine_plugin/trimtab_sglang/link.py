@@ -83,8 +83,12 @@ class Link:
         self._engine_id = plugin.settings.engine_id or default_engine_id(port if isinstance(port, int) else None)
         self._team = team = plugin.team
         self._told_disagreement = False
+        own_batches = team is not None and facts.ranks.dp_attention
         self._rows = RowMaker(
-            plugin.recorder, facts.graph_batch_sizes, self._mode_of, team.table_size_at if team is not None else None
+            plugin.recorder,
+            facts.graph_batch_sizes,
+            self._mode_of,
+            team.table_size_at if team is not None and own_batches else None,
         )
         self._pending: deque[Row] = deque(maxlen=MAX_ROWS)
         self._guard = Guard()

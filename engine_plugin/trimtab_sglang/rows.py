@@ -145,7 +145,7 @@ class RowMaker:
         recorder: Whose ring to drain.
         graph_sizes: Captured batch sizes, ascending.
         mode_of: The mode that SGLang's width of a verify stands for (None: it has none).
-        table_size_at: Where ranks have batches of their own: the size that read the table at a step, None if unknown.
+        table_size_at: Where ranks have batches of their own: the largest of them at a step, None if that is unknown.
 
     Attributes:
         dropped: Rows and samples left out so far, by reason.
@@ -205,9 +205,8 @@ class RowMaker:
             return None
         # Older versions of SGLang merge new requests into a batch's list afterwards.
         batch_size = len(reqs) if raw.counts is None else len(raw.counts)
-        table_size = self._table_size_at(launch.step) if self._table_size_at is not None else None
         # All ranks of a group are padded alike.
-        largest = max(batch_size, table_size or 0)
+        largest = max(batch_size, self._table_size_at(launch.step) or 0) if self._table_size_at else batch_size
         mode, choice = self._mode(launch, raw.draft_tokens)
         late, note = _indexes(raw.released, reqs), self._note(launch.launch_id)
         counts = raw.counts if raw.counts is not None else [0] * batch_size
@@ -242,7 +241,7 @@ class RowMaker:
             flags=self._flags(raw, launch, mode, gap, largest),
             missed_tokens=note.missed_tokens,
             caught_up_tokens=note.caught_up_tokens,
-            global_batch_size=ABSENT if table_size is None else table_size,
+            global_batch_size=largest if self._table_size_at else ABSENT,
         )
 
     def _note(self, launch_id: int) -> LaunchNote:

@@ -104,17 +104,20 @@ class SharedWords:
 
     # -- steps -----------------------------------------------------------------------------------
 
-    def noter(self, rank: int) -> Callable[[int, Mode | None, int, int], None]:
+    def noter(self, rank: int) -> Callable[[int, Mode | None, int, int], bool]:
         """What notes a choice of this rank: `note(step, mode, steps, batch_size)`, a few hundred nanoseconds.
 
-        `mode` None stands for the engine's own policy, which chose `steps`.
+        `mode` None stands for the engine's own policy, which chose `steps`. True: a rank that chose this step before
+        has another digest, unless it is writing it down at this moment (`parted` looks again). Of two ranks that part
+        the later one finds out, before it does anything that the other could not take part in.
         """
         words, at = self._words, self._of(rank)
         newest, first = at + NEWEST, at + STEPS
+        others = [self._of(other) + STEPS for other in self._compared_with(rank)]
         digest, last_code = FNV_BASIS, 0
         last_mode: Mode | None = None
 
-        def note(step: int, mode: Mode | None, steps: int, batch_size: int) -> None:
+        def note(step: int, mode: Mode | None, steps: int, batch_size: int) -> bool:
             nonlocal digest, last_mode, last_code
             if mode is None:
                 code = steps
@@ -125,13 +128,29 @@ class SharedWords:
                 code = last_code
             chosen = (step & 0xFFFF_FFFF) << 32 | code << 20 | (batch_size if batch_size <= MAX_BATCH else MAX_BATCH)
             digest = (digest ^ chosen) * FNV_PRIME & MASK
-            slot = first + 2 * (step % REMEMBERED)
+            place = 2 * (step % REMEMBERED)
+            slot = first + place
             # The newest step comes last: whoever reads it finds the rest.
             words[slot + 1] = digest
             words[slot] = chosen
             words[newest] = step
+            for other in others:
+                slot = other + place
+                if words[slot + 1] != digest and words[slot] >> 32 == step & 0xFFFF_FFFF:
+                    return True
+            return False
 
         return note
+
+    def parted(self, rank: int, step: int) -> bool:
+        """Whether this rank and one that it is compared with have chosen this step with different digests."""
+        own = self._at(rank, step)
+        found = [self._at(other, step) for other in self._compared_with(rank)]
+        return own is not None and any(other is not None and other.digest != own.digest for other in found)
+
+    def _compared_with(self, rank: int) -> list[int]:
+        """Rank 0 with all, every other with rank 0: that finds any that parts, and costs the others least."""
+        return [other for other in range(self.ranks) if other != rank] if rank == 0 else [0]
 
     def at_same_step(self) -> tuple[RankStep, ...]:
         """Every rank at the newest step that all of them have chosen; empty before it and where one is half written."""

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 Hook = Callable[..., Any]
 
-# How long a rank whose forward failed waits for the controller to hear of a disagreement, before it goes under.
+# How long ranks that have parted wait for the controller to hear of it, before they run into each other.
 LAST_WORDS_S = 1.5
 LAST_WORDS_POLL_S = 0.01
+# What another rank writes down is there by then, on processors that do not keep the order of writes.
+SETTLED_S = 0.002
 
 
 class RankGaveUpError(Exception):
@@ -83,8 +85,8 @@ class Team:
         self.words.mark(HEARD)
 
     def table_size_at(self, step: int) -> int | None:
-        """Under data-parallel attention: the batch size that read the table at a step."""
-        return self.words.size_at(self.rank, step) if self.batch_size else None
+        """The batch size that read the table at a step; None if that is too long ago."""
+        return self.words.size_at(self.rank, step)
 
 
 # -- choosing ------------------------------------------------------------------------------------
@@ -107,7 +109,8 @@ def mode_chooser(machine: LeaseMachine, fuse: Fuse, team: Team) -> Callable[[int
     """Chooses the mode of a launch, `choose(batch_size, own_steps)`, the same on every rank, and notes it.
 
     Called once for every decode launch, with the batch size that reads the table and the steps that the engine's own
-    policy wants; None lets it have them. Never raises.
+    policy wants; None lets it have them. Never raises. If another rank chose differently, the controller hears of it
+    before this rank goes on.
     """
     ask, note = machine.choose, team.words.noter(team.rank)
 
@@ -119,7 +122,8 @@ def mode_chooser(machine: LeaseMachine, fuse: Fuse, team: Team) -> Callable[[int
             mode = what_others_choose(machine, batch_size, step, mean)
             fuse.blow("choosing the mode", error)
         try:
-            note(step + 1, mode, own_steps, batch_size)
+            if note(step + 1, mode, own_steps, batch_size) and not team.words.marked(DYING):
+                look_again(team, step + 1)
         except Exception as error:  # noqa: BLE001
             fuse.blow("noting the mode", error)
         return mode
@@ -209,16 +213,22 @@ def with_last_words(team: Team, original: Hook) -> Hook:
         try:
             return original(self, batch, pp_proxy_tensors)
         except Exception:
-            wait_until_heard(team)
+            if disagree(team.steps()) and not team.dying:
+                wait_until_heard(team)
             raise
 
     return run_batch
 
 
+def look_again(team: Team, step: int) -> None:
+    """This rank seems to have parted from another at `step`: if so, wait until the controller has heard of it."""
+    time.sleep(SETTLED_S)
+    if team.words.parted(team.rank, step):
+        wait_until_heard(team)
+
+
 def wait_until_heard(team: Team) -> None:
-    """Let the link report a disagreement of the ranks; at once if there is none, `LAST_WORDS_S` at most."""
-    if not disagree(team.steps()):
-        return
+    """Let the link report that the ranks disagree: once in the life of an engine, `LAST_WORDS_S` at most."""
     team.words.mark(DYING)
     deadline = time.monotonic() + LAST_WORDS_S
     while not team.words.marked(HEARD) and time.monotonic() < deadline:

@@ -1,6 +1,7 @@
 """Two GPUs, one choice: tensor parallelism, its price, and data-parallel attention, on a real SGLang.
 
     python tests/gpu/ranks.py OUT [--part all|tensor|attention] [--models FOLDER] [--seconds 60] [--pairs 8]
+                                  [--attention-backend fa3]
 
 Needs two GPUs and an interpreter with SGLang (0.5.16 to 0.5.23), torch, grpcio, protobuf, numpy and msgspec; all of
 Trimtab comes from this checkout. Models are shapes without weights (an 8B Llama and a Qwen3 of the same size, each
@@ -70,11 +71,18 @@ GPU = {
     "sampling_backend": "pytorch", "grammar_backend": "none", "disable_radix_cache": True, "context_length": 4096,
     "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 32], "disable_prefill_cuda_graph": True, "max_running_requests": 32,
     "mem_fraction_static": 0.33, "max_total_tokens": 80_000, "sleep_on_idle": True, "log_level": "info", "tp_size": 2,
+    "enforce_disable_flashinfer_allreduce_fusion": True,
 }  # fmt: skip
 CPU = {
     "device": "cpu", "attention_backend": "intel_amx", "dtype": "float32", "mem_fraction_static": 0.5,
     "max_total_tokens": 8192, "max_running_requests": 8, "context_length": 1024, "skip_tokenizer_init": True,
     "disable_cuda_graph": True, "sleep_on_idle": True, "log_level": "info", "tp_size": 2, "speculative_eagle_topk": 1,
+}  # fmt: skip
+# NVLink multicast stays off: on a host whose GPUs others share too, a program that leaves it in a bad state takes them
+# all out of service. Neither engine uses it, so the comparison is fair.
+ON_GPU = {
+    "SGLANG_SIMULATE_ACC_LEN": str(float(FIXED)), "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
 }  # fmt: skip
 ON_CPU = {
     "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "SGLANG_CPU_OMP_THREADS_BIND": "0|1", VOCABULARY: "500",
@@ -119,6 +127,8 @@ class Bench:
         }
         if controller:
             made |= {"speculative_adaptive": True, "speculative_adaptive_config": str(self.models / "adaptive.json")}
+        if self.options.attention_backend:
+            made["attention_backend"] = self.options.attention_backend
         steps = max(CANDIDATES) if controller else FIXED
         made |= {"speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1, **arguments}
         return EngineProcess(name, self.out, made, self._environment(name, controller))
@@ -140,7 +150,7 @@ class Bench:
             # The other engine takes memory while this one looks how much there is.
             "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
             **(ours if controller else {}),
-            **(ON_CPU if self.on_cpu else {"SGLANG_SIMULATE_ACC_LEN": str(float(FIXED))}),
+            **(ON_CPU if self.on_cpu else ON_GPU),
         }  # fmt: skip
 
 
@@ -219,7 +229,8 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
     for engine in engines.values():
         engine.generate(bench.requests, 64, tokens, seed=0)
     rate = bench.requests * tokens / stock.generate(bench.requests, 64, tokens, seed=0)
-    tokens = min(3000, max(tokens, round((2.0 if bench.on_cpu else SEGMENT_S) * rate / bench.requests)))
+    # All requests must fit into the cache at once: they are admitted by what they may generate.
+    tokens = min(2000, max(tokens, round((2.0 if bench.on_cpu else SEGMENT_S) * rate / bench.requests)))
     before = len(bench.launches("ours")[0])
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for i in range(bench.options.pairs):
@@ -277,6 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cpu", type=Path, metavar="MODELS")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--attention-backend", default="", help="SGLang's own choice without")
     options = parser.parse_args(arguments)
     bench, results = Bench(options), dict[str, Any]()
     for name, part in PARTS.items():

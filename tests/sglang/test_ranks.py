@@ -161,7 +161,8 @@ def test_beside_a_rank_without_this_very_plugin_it_observes(
         with answered_as(expected, engine, TOKENS, CONCURRENT):
             wait_until("launches", lambda: len(engine.launches()[0]) > 150, ranked.WAIT_S)
         same_on_all_ranks(engine, 150)
-        assert controller.script.next_report().rows.step
+        reports = (controller.script.next_report() for _ in range(200))
+        assert any(report.rows.step for report in reports), "it reports what ran"
 
 
 # -- ranks that part -----------------------------------------------------------------------------
@@ -172,7 +173,7 @@ def test_beside_a_rank_without_this_very_plugin_it_observes(
 def test_a_rank_that_chooses_by_its_own_clock_brings_the_engine_down_and_the_alarm_comes_first(
     topology: str, new_engine: EngineFactory, controller_folder: Path
 ) -> None:
-    """The control: without agreement this engine does not live, so the other tests say something."""
+    """The control: without agreement this engine dies or hangs, so the other tests say something."""
     with ControllerProcess(controller_folder) as controller:
         engine = new_engine(TOPOLOGIES[topology](controller.address, "own-clock:1:60"))
         engine.launch()
@@ -180,14 +181,19 @@ def test_a_rank_that_chooses_by_its_own_clock_brings_the_engine_down_and_the_ala
             engine.wait_ready()
             controller.wait_connected(engine.engine_id)
             answers = [engine.submit(prompt, TOKENS) for prompt in PROMPTS]
-            wait_until("the engine ends", engine.has_ended, ranked.WAIT_S)
-            assert any(answer.exception(timeout=30) for answer in answers)
-            first, second = (len(launches) for launches in engine.launches())
-            assert abs(first - second) <= 1
-            assert "rank_divergence" in controller.log_path.read_text()
+            wait_until("the alarm", lambda: "rank_divergence" in controller.log_path.read_text(), ranked.WAIT_S)
             assert "rank_divergence" in controller.engine(engine.engine_id).policy.alarms
+            wait_until("the engine stands still", lambda: stands_still(engine, 5.0), ranked.WAIT_S)
         finally:
             engine.stop()
+        assert any(answer.exception(timeout=30) or len(answer.result().tokens) < TOKENS for answer in answers)
+
+
+def stands_still(engine: EngineServer, seconds: float) -> bool:
+    """Whether no rank launches anything for so long: the engine is dead, or hangs."""
+    before = [len(launches) for launches in engine.launches()]
+    time.sleep(seconds)
+    return [len(launches) for launches in engine.launches()] == before
 
 
 @pytest.mark.long
@@ -221,7 +227,7 @@ def pinned(engine: EngineServer, controller: ControllerProcess) -> admin_pb2.Eng
 @pytest.mark.long
 def test_replicas_of_a_server_are_engines_with_one_name(new_engine: EngineFactory, controller_folder: Path) -> None:
     with ControllerProcess(controller_folder) as controller:
-        environment = {"TRIMTAB_CONTROLLER": controller.address, "TRIMTAB_MODE": "act"}
+        environment = {"TRIMTAB_CONTROLLER": controller.address, "TRIMTAB_MODE": "act", **ranked.ONE_CORE_EACH}
         settings = EngineSettings("noisy", arguments={"dp-size": "2"}, environment=environment)
         with new_engine(settings) as engine:
             both = [engine.engine_id, f"{engine.engine_id}/1"]

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
-from support.hooked_engine import UNLINKED, EmbeddedEngine
+from support.hooked_engine import UNLINKED, EmbeddedEngine, mode_of_width
 from support.ranked_engine import RankedEngine
-from trimtab_sglang import dp_attention
+from support.raw_rows import launch, raw_row
+from trimtab_sglang import dp_attention, messages
 from trimtab_sglang.dp_attention import after_exchange, lift_refusal, settled
 from trimtab_sglang.lease import Lease, TableEntry, speculate
+from trimtab_sglang.recorder import Recorder
+from trimtab_sglang.rows import RowMaker
+from trimtabpb.v1 import control_pb2 as pb
 
 REFUSED = "attention DP is not supported (adaptive tier decisions are not synchronized across DP ranks)"
 CONFIG = {"ema_alpha": 0.5, "1": {"candidate_steps": [1, 3, 5]}, "8": {"candidate_steps": [0, 1]}}
@@ -97,3 +101,17 @@ def test_alone_there_is_nothing_to_exchange() -> None:
     plugin = EmbeddedEngine(UNLINKED).plugin
     after_exchange(plugin)(None, SimpleNamespace(global_num_tokens=None))
     assert not plugin.fuse.blown
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_row_says_which_batch_size_read_the_table_and_is_padded_with_it(forgotten: bool) -> None:
+    recorder = Recorder()
+    recorder.ring.append(tuple(raw_row(launch(1, step=22), [3, 3, 0])))
+    rows = RowMaker(recorder, [1, 2, 4, 8, 16], mode_of_width, lambda step: None if forgotten else step - 12)
+    (row,) = rows.drain(10)
+    largest = 3 if forgotten else 10
+    assert (row.batch_size, row.global_batch_size) == (3, largest)
+    assert row.padded_batch_size == (4 if forgotten else 16)
+    columns = pb.StepRows()
+    messages.append_row(columns, row)
+    assert list(columns.global_batch_size) == [largest]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.admin_messages import FULL, SILENT, engine
+from support.admin_messages import FULL, engine
 from trimtab.server.metrics import FleetCollector, Sample
 
 

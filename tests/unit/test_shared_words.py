@@ -91,6 +91,14 @@ def test_a_difference_at_any_step_shows_at_every_later_one(
             assert disagree(words.at_same_step()) == (step >= 2)
 
 
+def test_of_two_ranks_that_part_the_later_one_finds_out(words: SharedWords) -> None:
+    notes = [words.noter(rank) for rank in range(3)]
+    assert [note(1, speculate(3), 3, 8) for note in notes] == [False] * 3
+    assert [notes[rank](2, speculate(3), 3, size) for rank, size in ((1, 9), (0, 8), (2, 8))] == [False, True, False]
+    assert [words.parted(rank, 2) for rank in range(3)] == [True, True, False]
+    assert [words.parted(rank, 1) for rank in range(3)] == [False] * 3
+
+
 def test_who_chose_does_not_matter_what_ran_does(words: SharedWords) -> None:
     notes = [words.noter(rank) for rank in range(3)]
     notes[0](1, speculate(3), 3, 8)

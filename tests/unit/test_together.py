@@ -17,7 +17,7 @@ from trimtab_sglang import together
 from trimtab_sglang.lease import PLAIN_WARM, Lease, LeaseMachine, Mode, Pin, TableEntry, modes_of, speculate
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.ranks import Command, Mailbox, Order, Posted
-from trimtab_sglang.shared_words import disagree
+from trimtab_sglang.shared_words import SharedWords, disagree
 
 S = 1_000_000_000
 OWN_RULE = {1, 3, 5, 7}
@@ -305,7 +305,16 @@ def test_what_every_rank_chose_is_there_to_be_compared() -> None:
     assert not disagree(found)
 
 
-def test_one_step_at_another_batch_size_shows_for_ever() -> None:
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the plugin's threads slept; nobody hears anything meanwhile."""
+    found: list[float] = []
+    monkeypatch.setattr(together, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(time, "sleep", found.append)
+    return found
+
+
+def test_one_step_at_another_batch_size_shows_for_ever(slept: list[float]) -> None:
     engine = RankedEngine(2)
     team = engine.speaker.team
     assert team is not None
@@ -318,15 +327,46 @@ def test_one_step_at_another_batch_size_shows_for_ever() -> None:
     assert len({(at.step, at.mode, at.batch_size) for at in found}) == 1
 
 
-@pytest.mark.parametrize(("forged", "waits"), [(True, True), (False, False)])
+def test_the_later_of_two_that_part_waits_before_it_goes_on_and_only_once(slept: list[float]) -> None:
+    engine = RankedEngine(4)
+    team = engine.speaker.team
+    assert team is not None
+    engine.run([4] * 5)
+    slept.clear()
+    engine.step([4, 4, 5, 5])
+    assert team.dying
+    assert slept == [together.SETTLED_S]
+    engine.run([4] * 5)
+    assert slept == [together.SETTLED_S]
+
+
+def test_what_only_looks_like_a_difference_while_it_is_written_down_waits_for_nobody(slept: list[float]) -> None:
+    engine = RankedEngine(2)
+    team = engine.ranks[1].plugin.team
+    assert team is not None
+    engine.run([4] * 3)
+    together.look_again(team, 3)
+    assert not team.dying
+
+
+@pytest.mark.parametrize("forged", [True, False])
 def test_a_forward_that_fails_waits_for_the_controller_only_if_the_ranks_disagree(
-    forged: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
+    forged: bool, slept: list[float]
 ) -> None:
+    words, path = SharedWords.create(2)
+    path.unlink()
+    for rank, size in enumerate((4, 5 if forged else 4)):
+        words.noter(rank)(1, None, 3, size)
+    team = together.Team(0, words, Mailbox())
+    with pytest.raises(RuntimeError, match="boom"):
+        together.with_last_words(team, boom)(object(), object())
+    assert team.dying == forged
+
+
+def test_the_wait_ends_when_the_controller_has_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = RankedEngine(2)
     team = engine.speaker.team
     assert team is not None
-    engine.run([4])
-    engine.step([4, 5 if forged else 4])
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -334,6 +374,5 @@ def test_a_forward_that_fails_waits_for_the_controller_only_if_the_ranks_disagre
         team.heard()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    with pytest.raises(RuntimeError, match="boom"):
-        together.with_last_words(team, boom)(object(), object())
-    assert bool(slept) == team.dying == waits
+    together.wait_until_heard(team)
+    assert slept == [together.LAST_WORDS_POLL_S]

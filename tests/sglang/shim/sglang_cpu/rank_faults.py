@@ -6,7 +6,6 @@ SGLANG_CPU_TRIMTAB_FAULT=KIND:RANK[:STEP]
     other-version    the rank's plugin has another digest
     choosing         choosing the mode fails at STEP, once
     choosing-always  ... from STEP on
-    recording        the recorder fails at STEP
     forged           the rank notes another batch size at STEP than it had
     own-clock        the rank chooses by its own clock from STEP on: what must never happen
 """
@@ -40,10 +39,9 @@ def tp_rank() -> int | None:
 
 def arm(kind: str, step: int) -> None:
     """Put the fault into this process."""
-    from trimtab_sglang import lease, plugin, recorder, settings, shared_words
+    from trimtab_sglang import lease, plugin, settings, shared_words
 
     machines: Any = lease.LeaseMachine
-    recorders: Any = recorder.Recorder
     words_class: Any = shared_words.SharedWords
     of_this_process: Any = plugin
     choose, noter = machines.choose, words_class.noter
@@ -60,18 +58,13 @@ def arm(kind: str, step: int) -> None:
         chosen = choose(machine, batch_size)
         return chosen if machine.step < step else lease.speculate(1 + 4 * (time.monotonic_ns() // OWN_CLOCK_NS % 2))
 
-    def forging(words: Any, rank: int) -> Callable[..., None]:
+    def forging(words: Any, rank: int) -> Callable[..., bool]:
         note = noter(words, rank)
 
-        def forge(at: int, mode: Any, steps: int, size: int) -> None:
-            note(at, mode, steps, size + (at == step))
+        def forge(at: int, mode: Any, steps: int, size: int) -> bool:
+            return bool(note(at, mode, steps, size + (at == step)))
 
         return forge
-
-    def spoiling(machine: Any, batch_size: int) -> Any:
-        if machine.step + 1 == step:
-            recorders.launches = property(lambda recorder: None)
-        return choose(machine, batch_size)
 
     match kind:
         case "missing":
@@ -80,8 +73,6 @@ def arm(kind: str, step: int) -> None:
             of_this_process.digest = lambda: "another-version"
         case "choosing" | "choosing-always":
             machines.choose = failing
-        case "recording":
-            machines.choose = spoiling
         case "forged":
             words_class.noter = forging
         case "own-clock":
