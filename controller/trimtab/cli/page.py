@@ -37,13 +37,13 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     for mode, reason in engine.refused_modes.items():
         yield "not offered", f"{mode}: {reason}"
     if engine.plain is not None:
-        yield "native plain", _native_plain(engine.plain)
+        yield "native", _native_plain(engine.plain)
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
     yield "lease", _lease(engine)
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
-    yield "draft caches", _draft_caches(engine)
+    yield "draft KV", _draft_caches(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
     yield "dropped", _pairs(engine.dropped)
     yield "refused", _pairs(engine.refused)
