@@ -12,7 +12,8 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 128256,
     },
     "tiny": {
-        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+        # With fewer layers the three that EAGLE3 reads would not all be there.
+        "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512, "torch_dtype": "float32",
     },
 }  # fmt: skip

@@ -55,8 +55,9 @@ class Forcer:
                 for row in self._rows.drain(4096):
                     file.write(_line(row))
                 file.flush()
-                if self._plugin.fuse.blown:
+                if self._plugin.fuse.reason:
                     (self._folder / "fuse").write_text(self._plugin.fuse.reason)
+                    return
 
     def _follow(self) -> None:
         wanted = (self._folder / "mode").read_text().strip()

@@ -168,7 +168,8 @@ def main() -> int:
             results[backend] = measure_backend(backend, options.sizes, models, out, work, deadline)
             (out / "results.json").write_text(json.dumps(results, indent=1))
             print(json.dumps(results[backend], indent=1), flush=True)
-    failed = [name for found in results.values() for name, engine in found["engines"].items() if "error" in engine]
+    engines = {name: engine for found in results.values() for name, engine in found["engines"].items()}
+    failed = [name for name, engine in engines.items() if {"error", "fuse"} & engine.keys()]
     print(f"failed: {', '.join(failed) or 'none'}", flush=True)
     return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Beside servers without adaptive speculation the plugin observes: rows come in, and it says why it does not act."""
+"""Where there is no mode to choose the plugin observes: rows come in, and it says why it does not act."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ TOKENS = 100
 
 @pytest.fixture(scope="module")
 def fixed_engine(observing_controller: ControllerProcess, new_engine: EngineFactory) -> Iterator[EngineServer]:
-    environment = {"TRIMTAB_CONTROLLER": observing_controller.address, "TRIMTAB_MODE": "act"}
+    environment = {
+        "TRIMTAB_CONTROLLER": observing_controller.address, "TRIMTAB_MODE": "act", "TRIMTAB_NATIVE_PLAIN": "0",
+    }  # fmt: skip
     with new_engine(EngineSettings("cycle", "fixed", environment=environment)) as engine:
         yield engine
 
 
-def test_beside_a_server_with_fixed_steps_the_plugin_observes(
+def test_beside_a_server_with_fixed_steps_and_no_native_plain_the_plugin_observes(
     fixed_engine: EngineServer, observing_controller: ControllerProcess
 ) -> None:
     seen = observed(fixed_engine, observing_controller)

@@ -99,7 +99,7 @@ def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong()
         "limits": "8 running requests, - KV tokens, graphs up to batch 8",
         "offers": "plain_warm, speculate(1), speculate(3)",
         "not offered": "plain_native: not proven with LoRA",
-        "draft caches": "25% of the requests have a hole in theirs; 3 were drafted for with one",
+        "draft KV": "25% of the requests have a hole in theirs; 3 were drafted for with one",
         "memory": "the step counts take 1.20 GiB of the device (9830 KV tokens); "
         "each running request keeps 8 KV tokens free",
         "in force": "plain_warm, decided by pin",
@@ -182,6 +182,6 @@ def test_the_page_says_what_native_plain_takes_where_it_is_offered() -> None:
     offering.hello.plain.window_tokens, offering.hello.plain.ring_bytes = 64, 96 << 20
     offering.hello.plain.graph_bytes, offering.hello.plain.kv_tokens = 300 << 20, 3_072
     offering.hello.plain.start_time.FromMilliseconds(2_600)
-    assert dict(page.lines(engine_detail(offering)))["native plain"] == (
+    assert dict(page.lines(engine_detail(offering)))["native"] == (
         "96 MiB for 64 unread tokens a request, 300 MiB for its graph, together 3,072 KV tokens; 2.6 s of the start"
     )

@@ -41,7 +41,7 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     for mode, reason in engine.refused_modes.items():
         yield "not offered", f"{mode}: {reason}"
     if engine.plain is not None:
-        yield "native plain", _native_plain(engine.plain)
+        yield "native", _native_plain(engine.plain)
     yield "memory", _candidate_cost(engine.candidate_cost)
     yield "in force", _in_force(engine)
     yield "pin", _pin(engine.pin)
@@ -51,7 +51,7 @@ def lines(engine: EngineDetail) -> Iterator[Line]:
     yield "on expiry", engine.on_expiry or "-"
     yield "profile", engine.profile or (f"none: {engine.profile_ignored}" if engine.profile_ignored else "none")
     yield "measured", _measured(engine)
-    yield "draft caches", _draft_caches(engine)
+    yield "draft KV", _draft_caches(engine)
     yield "alarms", ", ".join(engine.alarms) or "none"
     if engine.rank_divergence:
         yield "ranks", f"disagree {engine.rank_divergence}"
