@@ -14,7 +14,6 @@ from trimtab.server.metrics import FleetCollector, Sample
         (FULL, 1.0),
         (f'{FULL} rank_divergence: "at step 7: rank 1 ran ..."', 0.0),
         (FULL.replace("ranks: 2", "ranks: 1"), None),
-        (f"{SILENT} in_force {{ source: SOURCE_STOCK }}", None),
     ],
 )
 def test_ranks_agree_until_they_do_not_and_one_alone_has_nobody_to_agree_with(text: str, value: float | None) -> None:
