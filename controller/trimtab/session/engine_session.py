@@ -258,7 +258,7 @@ class EngineSession(Offers):
         return notes + self._keeper.meet(before, info) + self._decide(now_ns)
 
     def _adopt_pin(self, info: EngineInfo, now_ns: int) -> None:
-        """Take over a pin that the engine holds and this session never heard of."""
+        """Take over a pin that the engine holds and nobody ordered here."""
         if self.pin is None and info.pin is not None and info.pin.id != self._released_pin:
             self.pin = StandingPin(info.pin, now_ns, deadline_ns(info.pin_remaining_s, now_ns))
 
