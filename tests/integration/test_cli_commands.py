@@ -26,10 +26,11 @@ LINE_KEYS = {
     "running_requests", "waiting_requests", "last_message_age_s",
 }  # fmt: skip
 DETAIL_KEYS = LINE_KEYS | {
-    "boot_id", "connected_at", "software", "topology", "speculation", "offers", "observe_reasons", "graph_batch_sizes",
-    "max_running_requests", "kv_capacity_tokens", "candidate_cost", "on_expiry", "alarms", "rank_divergence", "journal_problem",
-    "fuse_reason", "profile", "profile_ignored", "bands", "measured_rows", "dropped", "refused", "hooks_applied",
-    "hooks_not_applied", "refused_modes", "plain", "stale_share", "stale_resumes",
+    "boot_id", "connected_at", "software", "topology", "speculation", "offers", "observe_reasons",
+    "graph_batch_sizes", "max_running_requests", "kv_capacity_tokens", "candidate_cost", "on_expiry", "alarms",
+    "rank_divergence", "journal_problem", "fuse_reason", "profile", "profile_ignored", "bands", "measured_rows",
+    "dropped", "refused", "hooks_applied", "hooks_not_applied", "refused_modes", "plain", "stale_share",
+    "stale_resumes",
 }  # fmt: skip
 
 
