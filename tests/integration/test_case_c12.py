@@ -32,7 +32,7 @@ from trimtabpb.v1 import control_pb2 as pb
 CASE = Path(__file__).resolve().parents[1] / "data" / "cases" / "c12_pins_and_lost_controller.jsonl"
 LINES = [json.loads(line) for line in CASE.read_text().splitlines()][1:]
 STATES = (0, 1, 3, 5)
-SCALE = 0.05
+SCALE = 0.1
 STEP_S = 0.02
 ENGINE = admin_pb2.Selector(engine_ids=["engine-1"])
 POLICY = '[policy]\nname = "fixed"\nparameters = { steps = 3 }\n'
