@@ -57,6 +57,8 @@ class NativeRound:
         batch.spec_info = self._one_token(batch)
         self._set_read_done(self._runner, None)
         result = self._verify(batch, verify)
+        # SGLang asked its verify graph, which was put aside.
+        result.can_run_cuda_graph = self._target.ran_graph
         self._ring.save(batch.req_pool_indices, seq_lens, result.logits_output.hidden_states, result.next_token_ids)
         if on_publish is not None:
             on_publish(result.new_seq_lens)
@@ -106,9 +108,14 @@ class NativeRound:
 
 
 class _DecodingTarget:
-    """SGLang's target worker, but for its forward of a verify."""
+    """SGLang's target worker, but for its forward of a verify.
+
+    Attributes:
+        ran_graph: Whether the last forward ran from the decode graph.
+    """
 
     def __init__(self, target: Any, runner: Any, graph: DecodeGraph) -> None:
+        self.ran_graph = False
         self._target = target
         self._runner = runner
         self._graph = graph
@@ -120,7 +127,9 @@ class _DecodingTarget:
         """The target's forward of one token for each request."""
         _as_decode(forward_batch)
         self._runner.decode_cuda_graph_runner = self._graph.runner
-        return self._target.forward_batch_generation(*args, forward_batch=forward_batch, **kwargs)
+        output = self._target.forward_batch_generation(*args, forward_batch=forward_batch, **kwargs)
+        self.ran_graph = bool(output.can_run_cuda_graph)
+        return output
 
 
 def _as_decode(forward_batch: Any) -> None:
