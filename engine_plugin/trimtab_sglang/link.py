@@ -46,7 +46,7 @@ WELCOME_TIMEOUT_S = 5.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 5.0
 # How often to look whether a rank waits for a report, where reports are farther apart.
 LOOK_S = 0.1
-RETRY_S = (0.25, 0.5, 1.0)
+RETRY_S = (0.25, 0.5)
 MAX_ROWS = 4096
 MAX_ROW_BYTES = 512
 MAX_BYTES = 4 << 20
