@@ -62,16 +62,17 @@ def unrest(
     launches: int,
 ) -> list[list[Launch]]:
     """Leases and pins every 50 ms, an expiry, a dead controller, at last a failure on the second rank."""
-    fails_at = round(0.7 * launches)
+    # Far behind the controller's absence: how many launches that takes is up to the machine.
+    fails_at = round(0.9 * launches)
     with RestlessController(folder) as controller:
         engine = new_engine(settings(controller.target, f"choosing:1:{fails_at}"))
         with expected_to_give_up(engine):
             assert controller.script.next_hello().acts
             with answered_as(expected, engine, TOKENS, CONCURRENT):
-                controller.drive(engine, round(0.3 * launches), LEASE_LIFE_S)
+                controller.drive(engine, round(0.2 * launches), LEASE_LIFE_S)
                 time.sleep(LEASE_LIFE_S + 0.3)
                 assert controller.in_force().source == STOCK, "the last lease has ended"
-                controller.drive(engine, round(0.5 * launches), LEASE_LIFE_S)
+                controller.drive(engine, round(0.35 * launches), LEASE_LIFE_S)
                 controller.die_and_come_back(gone_s=2 * LEASE_LIFE_S)
                 assert controller.in_force().source == STOCK, "nobody renewed it"
                 controller.drive(engine, launches)
