@@ -26,7 +26,7 @@ from trimtab_sglang.desk import LeaseDesk
 from trimtab_sglang.facts import EngineFacts
 from trimtab_sglang.guard import Guard
 from trimtab_sglang.lease import Mode
-from trimtab_sglang.pace import Pace
+from trimtab_sglang.pace import MESSAGES_PER_S, Pace
 from trimtab_sglang.policy import MODES_BY_STEPS
 from trimtab_sglang.quiet import QuietLog
 from trimtab_sglang.recorder import Launch
@@ -35,13 +35,13 @@ from trimtab_sglang.sampling import sample_scheduler
 from trimtab_sglang.settings import MAX_TEXT, default_engine_id
 from trimtab_sglang.shared_words import disagree
 from trimtabpb.v1 import control_pb2 as pb
-from trimtabpb.v1 import control_pb2_grpc as pb_grpc
 
 if TYPE_CHECKING:
     from trimtab_sglang.plugin import Plugin
 
 logger = logging.getLogger("trimtab")
 
+CONNECT = "/trimtab.v1.ControlService/Connect"
 WELCOME_TIMEOUT_S = 5.0
 MIN_INTERVAL_S, MAX_INTERVAL_S = 0.1, 5.0
 # How often to look whether a rank waits for a report, where reports are farther apart.
@@ -55,6 +55,8 @@ WATCH_S = 0.25
 # Messages that the controller has not read yet. Beyond that rows wait, and nothing more is read from it.
 MAX_UNSENT = 8
 MAX_UNREAD_S = 10.0
+# A flood is read slowly for so long, then its stream ends: what a dead controller left must not keep us from the next.
+MAX_STRAINED_S = 1.0
 CHANNEL_OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -292,6 +294,10 @@ class UnreadError(Exception):
     """The controller takes nothing in."""
 
 
+class FloodError(Exception):
+    """The controller says more than anybody reads."""
+
+
 class _Stream:
     """One stream from Hello to its end.
 
@@ -310,7 +316,9 @@ class _Stream:
         self._max_rows = MAX_ROWS
         credentials = link.credentials
         self._channel = open_channel(address, credentials, CHANNEL_OPTIONS)
-        self._call = pb_grpc.ControlServiceStub(self._channel).Connect(self._outgoing(), metadata=shown(credentials))
+        # Messages are read by us: gRPC would write a traceback into the server's log for each that it cannot read.
+        connect = self._channel.stream_stream(CONNECT, request_serializer=pb.EngineMessage.SerializeToString)
+        self._call = connect(self._outgoing(), metadata=shown(credentials))
 
     def serve(self, stop: threading.Event) -> bool:
         """Send reports until the stream ends or is finished; whether the controller ever answered."""
@@ -374,14 +382,16 @@ class _Stream:
         pace = Pace(time.monotonic)
         try:
             for message in self._call:
-                self._take(message)
+                self._take(pb.ControllerMessage.FromString(message))
                 self._no_more_reports.wait(pace.debt_s())
+                if pace.strained_s > MAX_STRAINED_S:
+                    raise FloodError(f"the controller says more than {MESSAGES_PER_S:g} messages a second")
                 self._await_reader()
             self.problem = self.problem or "the controller closed the stream"
         except grpc.RpcError as error:
             with contextlib.suppress(Exception):
                 self.problem = self.problem or f"{error.code().name}: {error.details()}"
-        except UnreadError as error:
+        except (FloodError, UnreadError) as error:
             self.problem = self.problem or str(error)
         except Exception as error:  # noqa: BLE001 - a message we cannot read ends this stream, not the thread
             self.problem = self.problem or f"{type(error).__name__}: {error}"
