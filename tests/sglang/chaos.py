@@ -181,10 +181,10 @@ def longest_gap_s(steps: Sequence[LoggedStep]) -> float:
 
 
 def stock_late_s(steps: Sequence[LoggedStep], episode: Episode) -> float | None:
-    """How long after the controller was gone its lease was still followed; None if it was back before that ended."""
-    if episode.back_ns - episode.gone_ns < LEASE_LIFE_S * 1e9:
+    """How long after the controller was gone its lease was still followed; None if it came back before that ended."""
+    if episode.begun_ns - episode.gone_ns < LEASE_LIFE_S * 1e9:
         return None
-    followed = [s.at_ns for s in steps if episode.gone_ns < s.at_ns < episode.back_ns and s.steps == LED_STEPS]
+    followed = [s.at_ns for s in steps if episode.gone_ns < s.at_ns < episode.begun_ns and s.steps == LED_STEPS]
     return (max(followed) - episode.gone_ns) / 1e9 if followed else 0.0
 
 

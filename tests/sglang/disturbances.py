@@ -22,11 +22,13 @@ class Episode:
     Attributes:
         kind: What it was.
         gone_ns: When the controller stopped leading; equal to `back_ns` where it did not.
-        back_ns: When it was there again.
+        begun_ns: When it began to come back: it may lead from then on.
+        back_ns: When it surely was there again.
     """
 
     kind: str
     gone_ns: int
+    begun_ns: int
     back_ns: int
 
 
@@ -63,8 +65,9 @@ class Disturber:
         gone_ns = time.monotonic_ns()
         self._controller.pause()
         time.sleep(self._drawn.uniform(0.5, 8.0))
+        begun_ns = time.monotonic_ns()
         self._controller.resume()
-        return Episode("hung", gone_ns, time.monotonic_ns())
+        return Episode("hung", gone_ns, begun_ns, time.monotonic_ns())
 
     def flood(self) -> Episode:
         """Others talk to it without end."""
@@ -87,13 +90,14 @@ class Disturber:
             meanwhile("impostor", seconds)
         else:
             time.sleep(seconds)
+        begun_ns = time.monotonic_ns()
         self._controller.start()
-        return Episode(kind, gone_ns, time.monotonic_ns())
+        return Episode(kind, gone_ns, begun_ns, time.monotonic_ns())
 
     def _beside(self, kind: str, rogue: str, seconds: float) -> Episode:
         self._rogue(rogue, seconds)
         now_ns = time.monotonic_ns()
-        return Episode(kind, now_ns, now_ns)
+        return Episode(kind, now_ns, now_ns, now_ns)
 
     def _rogue(self, kind: str, seconds: float) -> None:
         arguments: Sequence[str] = (
