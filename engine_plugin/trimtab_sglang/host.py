@@ -15,7 +15,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trimtab_sglang import dp_attention, hooks, plain_check
+from trimtab_sglang import dp_attention, hooks, plain_check, target_scope
 from trimtab_sglang.facts import HookStatus, sglang_version
 from trimtab_sglang.policy import leased_policy_class
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings
@@ -144,6 +144,7 @@ HOOK_TABLE: tuple[HookPlace, ...] = (
 # Only where the operator wants to act under data-parallel attention.
 DP_ATTENTION_TABLE: tuple[HookPlace, ...] = (
     HookPlace(dp_attention.EXCHANGE, HookKind.AFTER, dp_attention.after_exchange, acting_only=True),
+    HookPlace(target_scope.CAPTURE, HookKind.AROUND, target_scope.wrap_capture, acting_only=True, optional=True),
 )
 
 

@@ -317,7 +317,9 @@ class _Stream:
         credentials = link.credentials
         self._channel = open_channel(address, credentials, CHANNEL_OPTIONS)
         # Messages are read by us: gRPC would write a traceback into the server's log for each that it cannot read.
-        connect = self._channel.stream_stream(CONNECT, request_serializer=pb.EngineMessage.SerializeToString)
+        connect: grpc.StreamStreamMultiCallable[pb.EngineMessage, bytes] = self._channel.stream_stream(
+            CONNECT, request_serializer=pb.EngineMessage.SerializeToString
+        )
         self._call = connect(self._outgoing(), metadata=shown(credentials))
 
     def serve(self, stop: threading.Event) -> bool:

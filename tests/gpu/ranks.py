@@ -1,10 +1,10 @@
 """Two GPUs, one choice: tensor parallelism, its price, and data-parallel attention, on a real SGLang.
 
-    python tests/gpu/ranks.py OUT [--part all|tensor|attention] [--models FOLDER] [--seconds 60] [--pairs 8]
+    python tests/gpu/ranks.py OUT [--part all|tensor|attention|eager] [--models FOLDER] [--seconds 60] [--pairs 8]
                                   [--attention-backend fa3]
 
 Needs two GPUs and an interpreter with SGLang (0.5.16 to 0.5.23), torch, grpcio, protobuf, numpy and msgspec; all of
-Trimtab comes from this checkout. Models are shapes without weights (an 8B Llama and a Qwen3 of the same size, each
+Trimtab comes from this checkout. Models are shapes without weights (a 32B Llama and an 8B Qwen3, each
 with an EAGLE3 draft), written to --models. Acceptance is simulated: 3 tokens a step, the same on every rank. OUT gets
 `ranks.json` and the engines' logs. All of it takes up to eight minutes; the parts can be run one by one. `--cpu MODELS`
 runs the same on a CPU with the tiny models of tests/sglang, to try the script.
@@ -12,13 +12,14 @@ runs the same on a CPU with the tiny models of tests/sglang, to try the script.
 1. **tensor**: two engines live at once on the same two GPUs, each with a third of the memory: ours (adaptive, with the
    plugin) and a stock one (fixed 3 steps, without it). First ours gets a lease with other steps every 100 ms for
    --seconds, under load of changing size: both ranks' logs of (launch, steps) must be the same. Then throughput at 3
-   steps: --pairs pairs of the same requests, ours and stock in turns, each first every other time.
+   steps: --pairs pairs of the same requests, ours and stock in turns, there and back in each.
    Why two engines: a plugin cannot be taken out of a running process, and a start takes one to two minutes. A start for
    each of 16 runs is out of the question; one start a side would compare the GPUs at moments minutes apart. The engine
    that waits sleeps (`sleep_on_idle`) and only holds memory. The stock one runs without `--speculative-adaptive`: that
    is what a server with these fixed steps would be.
 2. **attention**: one engine under data-parallel attention with TRIMTAB_DP_ATTENTION=1, a lease every 100 ms for a third
    of --seconds; the ranks' logs must be the same. If it does not run, the reason is in `ranks.json`.
+3. **eager**: the same without CUDA graphs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CANDIDATES = (0, 1, 3, 5)
 FIXED = 3
 BETWEEN_LEASES_S = 0.1
 FOREVER_S = 590.0
-SEGMENT_S = 5.0
+SEGMENT_S = 2.5
 # Quantiles of Student's t for a two-sided 95% interval, by degrees of freedom.
 T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131}
 ENTRY_POINTS = """[sglang.srt.plugins]
@@ -66,6 +67,10 @@ LLAMA = {
     "eos_token_id": 2, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "hidden_size": 4096,
     "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 128256,
 }  # fmt: skip
+# So large that a step waits for the GPUs: with fewer layers the processors of the host set the pace, and their noise.
+LARGE = {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40}
+# Both engines measure the free memory while the other one loads: the limit of tokens is what bounds them.
+LARGE_ON_GPU = {"mem_fraction_static": 0.62, "max_total_tokens": 60_000}
 GPU = {
     "load_format": "dummy", "skip_tokenizer_init": True, "dtype": "bfloat16", "speculative_eagle_topk": 1,
     "sampling_backend": "pytorch", "grammar_backend": "none", "disable_radix_cache": True, "context_length": 4096,
@@ -127,6 +132,8 @@ class Bench:
         }
         if controller:
             made |= {"speculative_adaptive": True, "speculative_adaptive_config": str(self.models / "adaptive.json")}
+        if model == "large":
+            made |= LARGE_ON_GPU
         if self.options.attention_backend:
             made["attention_backend"] = self.options.attention_backend
         steps = max(CANDIDATES) if controller else FIXED
@@ -159,7 +166,7 @@ class Bench:
 
 def tensor(bench: Bench) -> dict[str, Any]:
     """Tensor parallelism: agreement under unrest, then the price."""
-    model = "noisy" if bench.on_cpu else "llama"
+    model = "noisy" if bench.on_cpu else bench.options.shape
     with ScriptedController() as controller:
         ours = bench.engine("ours", model, controller.target)
         stock = bench.engine("stock", model, "")
@@ -177,15 +184,27 @@ def tensor(bench: Bench) -> dict[str, Any]:
 
 def attention(bench: Bench) -> dict[str, Any]:
     """Data-parallel attention with an EAGLE3 draft: does it run, do the ranks agree?"""
+    return grouped(bench, "attention")
+
+
+def eager(bench: Bench) -> dict[str, Any]:
+    """The same without CUDA graphs."""
+    return grouped(bench, "eager", disable_cuda_graph=True)
+
+
+def grouped(bench: Bench, name: str, **arguments: Any) -> dict[str, Any]:
+    """Agreement under unrest, each rank with a batch of its own."""
     with ScriptedController() as controller:
-        engine = bench.engine("attention", "qwen3", controller.target, dp_size=2, enable_dp_attention=True)
+        engine = bench.engine(name, "qwen3", controller.target, dp_size=2, enable_dp_attention=True, **arguments)
         try:
             found: dict[str, Any] = {"start_s": engine.ready()}
             hello = controller.next_hello()
             found["acts"], found["observe_reasons"] = hello.acts, list(hello.observe_reasons)
             found["topology"] = hello.topology.summary
-            found["agreement"] = unrest(bench, "attention", engine, controller, bench.options.seconds / 3)
-            rows = list(zip(*bench.launches("attention"), strict=False))
+            # Kernels that are compiled at their first use take the time of a hundred steps.
+            engine.generate(bench.requests, 64, 32, seed=0)
+            found["agreement"] = unrest(bench, name, engine, controller, bench.options.seconds / 3)
+            rows = list(zip(*bench.launches(name), strict=False))
             found["launches_with_an_idle_rank"] = sum(0 in (a.requests, b.requests) for a, b in rows)
             found["launches_with_unequal_batches"] = sum(a.requests != b.requests for a, b in rows)
         finally:
@@ -209,6 +228,7 @@ def unrest(
     engine.release()
     first, second = bench.launches(name)
     controller.forget_reports()
+    in_force = controller.next_report().in_force
     return {
         "leases": version,
         "leases_accepted": accepted,
@@ -216,7 +236,9 @@ def unrest(
         "identical": len(first) == len(second) and [a.steps for a in first] == [b.steps for b in second],
         "changes": sum(a.steps != b.steps for a, b in itertools.pairwise(first)),
         "steps_run": sorted({launch.steps for launch in first}),
-        "fuse": controller.next_report().in_force.fuse_reason,
+        "in_force": str(in_force.mode).split(),
+        "fuse": in_force.fuse_reason,
+        "switches_in_the_log": engine.log_path.read_text(errors="replace").count("Switch adaptive runtime state"),
     }
 
 
@@ -230,12 +252,16 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
         engine.generate(bench.requests, 64, tokens, seed=0)
     rate = bench.requests * tokens / stock.generate(bench.requests, 64, tokens, seed=0)
     # All requests must fit into the cache at once: they are admitted by what they may generate.
-    tokens = min(2000, max(tokens, round((2.0 if bench.on_cpu else SEGMENT_S) * rate / bench.requests)))
+    tokens = min(2000, max(tokens, round((1.0 if bench.on_cpu else SEGMENT_S) * rate / bench.requests)))
     before = len(bench.launches("ours")[0])
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     for i in range(bench.options.pairs):
-        for name in ("ours", "stock") if i % 2 else ("stock", "ours"):
-            seconds[name].append(engines[name].generate(bench.requests, 64, tokens, seed=i))
+        took = dict.fromkeys(engines, 0.0)
+        # There and back, so that what drifts meets both alike.
+        for name in ("ours", "stock", "stock", "ours") if i % 2 else ("stock", "ours", "ours", "stock"):
+            took[name] += engines[name].generate(bench.requests, 64, tokens, seed=i)
+        for name, all_of in seconds.items():
+            all_of.append(took[name])
     ran = {launch.steps for launch in bench.launches("ours")[0][before:]}
     ratios = [stock_s / ours_s for ours_s, stock_s in zip(seconds["ours"], seconds["stock"], strict=True)]
     mean, low, high = geometric(ratios)
@@ -243,7 +269,7 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
         "requests": bench.requests,
         "tokens_each": tokens,
         "tokens_per_second": {
-            name: [bench.requests * tokens / took for took in all_of] for name, all_of in seconds.items()
+            name: [2 * bench.requests * tokens / both for both in all_of] for name, all_of in seconds.items()
         },
         "steps_that_ours_ran": sorted(ran),
         "ratios": ratios,
@@ -265,35 +291,37 @@ def geometric(ratios: Sequence[float]) -> tuple[float, float, float]:
 
 
 def write_models(folder: Path) -> None:
-    """Configurations without weights: Llama and Qwen3 of 8B shape, each with an EAGLE3 draft."""
+    """Configurations without weights: Llama of 8B and 32B shape and Qwen3 of 8B shape, each with an EAGLE3 draft."""
     qwen3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
     draft = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 32000}
-    shapes = {"llama": {**LLAMA, "architectures": ["LlamaForCausalLM"]}, "qwen3": qwen3}
-    for name, target in shapes.items():
-        for kind, config in (("target", target), ("draft", draft)):
+    llama = {**LLAMA, "architectures": ["LlamaForCausalLM"]}
+    for name, target in {"llama": llama, "large": {**llama, **LARGE}, "qwen3": qwen3}.items():
+        sizes = {key: target[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads")}
+        for kind, config in (("target", target), ("draft", {**draft, **sizes})):
             path = folder / name / kind
             path.mkdir(parents=True, exist_ok=True)
             (path / "config.json").write_text(json.dumps(config, indent=1))
 
 
-PARTS = {"tensor": tensor, "attention": attention}
+PARTS = {"tensor": tensor, "attention": attention, "eager": eager}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the parts; 0 if all that was wanted was reached."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--part", choices=["all", *PARTS], default="all")
+    parser.add_argument("--part", choices=["all", *PARTS], nargs="+", default=["all"])
     parser.add_argument("--models", type=Path, default=Path(tempfile.gettempdir()) / "trimtab-gpu-models")
     parser.add_argument("--cpu", type=Path, metavar="MODELS")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--shape", choices=["llama", "large"], default="large", help="of the tensor-parallel model")
     parser.add_argument("--attention-backend", default="", help="SGLang's own choice without")
     options = parser.parse_args(arguments)
     bench, results = Bench(options), dict[str, Any]()
-    for name, part in PARTS.items():
-        if options.part not in ("all", name):
-            continue
+    wanted = list(PARTS) if options.part == ["all"] else options.part
+    for name in wanted:
+        part = PARTS[name]
         began = time.monotonic()
         try:
             results[name] = part(bench)
