@@ -10,10 +10,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from support.bandit_worlds import MODES, WORLDS, play
 from support.exploring_log import record
 from support.fresh_cases import mixed_load
-from trimtab.replay.estimators import estimate_choices
-from trimtab.replay.off_policy import estimate
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.off_policy.estimate import estimate
+from trimtab.replay.off_policy.estimators import estimate_choices
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.traces.recording import read_trace
 
 pytestmark = pytest.mark.bench
 

@@ -14,8 +14,8 @@ from trimtab.domain import Mode, modes_of
 from trimtab.policies.bands import band_edges
 from trimtab.policies.contract import Decision, PolicyContext
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.case_file import read_case
-from trimtab.replay.simulation import SessionDriver, play
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.drivers import SessionDriver, play
 
 pytestmark = pytest.mark.bench
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from support.long_trace import write_step_log, write_trace
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trace_import import import_traces
-from trimtab.replay.trace_summary import summarize
+from trimtab.replay.traces.importing import import_traces
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.summary import summarize
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(1800)]
 

@@ -17,7 +17,7 @@ import pytest
 
 from support.command_line import Outcome, trimtab
 from support.daemon_process import DaemonProcess
-from trimtab.replay.day import DAY_MODES
+from trimtab.replay.simulation.day import DAY_MODES
 
 NOBODY = "unix:/nowhere/trimtabd.sock"
 FIXED = [f"fixed-{mode.steps}" for mode in DAY_MODES]

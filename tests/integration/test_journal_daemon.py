@@ -19,7 +19,7 @@ from support.journals import Bare, rows_of
 from support.living_engine import LivingEngine
 from support.scripted_engine import ScriptedEngine
 from trimtab.domain import speculate
-from trimtab.replay.verify import verify
+from trimtab.replay.journals.verify import verify
 from trimtab.store.content import AdminContent, content_of
 from trimtab.store.entries import Kind
 from trimtab.store.reading import Journal

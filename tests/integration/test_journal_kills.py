@@ -17,7 +17,7 @@ import pytest
 from support.daemon_process import DaemonProcess
 from support.scripted_engine import ScriptedEngine
 from trimtab.domain import speculate
-from trimtab.replay.verify import verify
+from trimtab.replay.journals.verify import verify
 from trimtab.store.content import AdminContent, content_of, report_of
 from trimtab.store.entries import Kind
 from trimtab.store.reading import Journal

@@ -10,8 +10,8 @@ from support.command_line import Outcome, trimtab
 from support.exploring_log import record
 from support.fresh_cases import mixed_load
 from support.trace_files import TRACES
-from trimtab.replay.off_policy import EstimateResult
-from trimtab.replay.support import Support
+from trimtab.replay.off_policy.estimate import EstimateResult
+from trimtab.replay.off_policy.support import Support
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 STEP_LOG = str(TRACES / "llama8b_fa3_ctx64.csv.gz")

@@ -17,8 +17,11 @@ from support.daemon_process import DaemonProcess
 from support.scripted_engine import ScriptedEngine, decode_row
 from support.trace_files import STEP_LOGS, TRACES, rows_of, table_of
 from trimtab.domain import PLAIN_WARM, speculate
-from trimtab.replay import journal_summary, trace_export, trace_import, trace_summary
-from trimtab.replay.trace_schema import TraceEngine
+from trimtab.replay.journals import summary as journal_summary
+from trimtab.replay.traces import exporting as trace_export
+from trimtab.replay.traces import importing as trace_import
+from trimtab.replay.traces import summary as trace_summary
+from trimtab.replay.traces.schema import TraceEngine
 from trimtab.wire import mode_from_wire
 
 NOWHERE = "unix:/nowhere/trimtabd.sock"

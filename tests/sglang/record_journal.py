@@ -22,7 +22,7 @@ from controller_process import ControllerProcess, short_folder
 from engine_server import EngineServer, EngineSettings, make_models
 from prompts import EASY_TOKENS, HARD_TOKENS, prompts
 from traffic import Traffic
-from trimtab.replay.verify import verify
+from trimtab.replay.journals.verify import verify
 from trimtab.store.entries import Kind
 from trimtab.store.schema import FILE_NAME
 from trimtabpb.v1 import admin_pb2 as pb_admin

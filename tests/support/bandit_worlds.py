@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.domain import speculate
-from trimtab.replay.choices import Choices
-from trimtab.replay.step_samples import Floats, Ints, Mask
+from trimtab.replay.arrays import Floats, Ints, Mask
+from trimtab.replay.off_policy.choices import Choices
 
 DRAFTS = np.array([0, 1, 3, 5])
 MODES = tuple(speculate(int(steps)) for steps in DRAFTS)

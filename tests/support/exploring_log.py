@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab.domain import Lease, Mode, StepRow
-from trimtab.replay.cases import CaseEnvironment
 from trimtab.replay.environment import StepLoad
-from trimtab.replay.simulation import SessionDriver, StepResult, play
-from trimtab.replay.trace import TraceEngine, TraceWriter
-from trimtab.replay.trace_export import dwell_of, probability_of
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.simulation.cases import CaseEnvironment
+from trimtab.replay.simulation.drivers import SessionDriver, StepResult, play
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.traces.exporting import dwell_of, probability_of
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 
 class RecordingDriver(SessionDriver):

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.domain import modes_of, speculate
-from trimtab.replay.cases import CaseEnvironment, CostRow
 from trimtab.replay.environment import MAX_DEPTH, CostTable, StepLoad, load_of
+from trimtab.replay.simulation.cases import CaseEnvironment, CostRow
 
 STEPS = (0, 1, 2, 3, 5, 7)
 SHORT_CONTEXT, LONG_CONTEXT = 300, 5_000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trimtab.domain import StepRow
 from trimtab.policies.registry import policy_factory
 from trimtab.replay.environment import Environment
-from trimtab.replay.simulation import SessionDriver, StepResult, play
+from trimtab.replay.simulation.drivers import SessionDriver, StepResult, play
 from trimtab_sglang.guard import Guard, Harm
 from trimtab_sglang.rows import ABSENT, Row
 

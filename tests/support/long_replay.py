@@ -40,9 +40,9 @@ def replay_cost(trace: Path, *policies: str) -> Cost:
 
 def main(path: str, *policies: str) -> None:
     """Replay and print what it took."""
-    from trimtab.replay.counterfactual import replay
-    from trimtab.replay.trace import read_trace
-    from trimtab.replay.trial import parse_policy
+    from trimtab.replay.counterfactual.replay import replay
+    from trimtab.replay.simulation.trial import parse_policy
+    from trimtab.replay.traces.recording import read_trace
 
     began = time.process_time()
     with read_trace(Path(path)) as trace:

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from trimtab.domain import PLAIN_WARM, Mode, StepFlag, speculate
-from trimtab.replay.trace import TraceEngine, TraceWriter
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 BLOCK_ROWS = 100_000
 STEPS = np.array([0, 1, 2, 3, 5, 7])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.domain import PLAIN_WARM, Mode, speculate
-from trimtab.replay.step_samples import StepSamples
+from trimtab.replay.profiles.samples import StepSamples
 
 SIZES = (1, 4, 16, 64)
 MODES = (PLAIN_WARM, speculate(1), speculate(3))

@@ -11,10 +11,13 @@ from typing import Any
 from support.step_rows import depth_counts
 from trimtab.domain import DepthCounts, EngineInfo, StepFlag, StepRow, speculate
 from trimtab.policies.profile import CostProfile, ProfilePoint, profile_of
-from trimtab.replay.counterfactual import ReplaySettings, prepare
-from trimtab.replay.replay_rows import ReplayRows, RowSource
-from trimtab.replay.trace import Trace, TraceEngine, TraceWriter, read_trace
-from trimtab.replay.trace_environment import TraceEnvironment
+from trimtab.replay.counterfactual.replay import ReplaySettings, prepare
+from trimtab.replay.trace_model.environment import TraceEnvironment
+from trimtab.replay.trace_model.rows import ReplayRows, RowSource
+from trimtab.replay.traces.reader import Trace
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 MS = {0: 8.0, 1: 9.0, 3: 12.0, 7: 20.0}
 

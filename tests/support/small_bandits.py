@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.domain import PLAIN_WARM, speculate
-from trimtab.replay.choices import Choices
+from trimtab.replay.off_policy.choices import Choices
 
 MODES = (PLAIN_WARM, speculate(3))
 PLAIN, DRAFTING = 0, 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from trimtab.domain import Mode, modes_of, speculate
-from trimtab.replay.cases import CaseEnvironment, CostRow
 from trimtab.replay.environment import StepLoad, load_of
-from trimtab.replay.simulation import StepResult
+from trimtab.replay.simulation.cases import CaseEnvironment, CostRow
+from trimtab.replay.simulation.drivers import StepResult
 
 
 def load_with_runs(runs: Iterable[int], phase: str = "", context_tokens: int | None = None) -> StepLoad:

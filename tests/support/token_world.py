@@ -15,8 +15,9 @@ import numpy as np
 from trimtab.domain import Mode, StepFlag, StepRow, speculate
 from trimtab.policies.registry import policy_factory
 from trimtab.replay.environment import Acceptance, CostTable, StepLoad, load_of, padded_size
-from trimtab.replay.simulation import Driver, FixedDriver, SessionDriver, StepResult
-from trimtab.replay.trace import TraceEngine, TraceWriter
+from trimtab.replay.simulation.drivers import Driver, FixedDriver, SessionDriver, StepResult
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 MODES = tuple(speculate(steps) for steps in (0, 1, 2, 3, 5, 7))
 TICKS = 200

@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 
 from trimtab.domain import DepthCounts, StepFlag, StepRow
 from trimtab.profile_file import read_mode
-from trimtab.replay.trace import TraceEngine, TraceWriter
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 STEP_LOGS = {

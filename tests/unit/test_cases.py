@@ -11,8 +11,8 @@ import pytest
 from support.small_cases import load_with_runs
 from trimtab.domain import PLAIN_NATIVE, PLAIN_WARM, speculate
 from trimtab.errors import DataError
-from trimtab.replay.case_file import read_case
-from trimtab.replay.cases import CaseEnvironment, CostRow
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.cases import CaseEnvironment, CostRow
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 META = {"kind": "meta", "id": "tiny", "trace": "env"}

@@ -13,7 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.admin_messages import controller, engine
 from trimtab.cli import main, overview, views
 from trimtab.config import SECTIONS, Settings, load_tables, make_settings
-from trimtab.replay import replay_result, verify
+from trimtab.replay.counterfactual import result as replay_result
+from trimtab.replay.journals import verify
 from trimtab.server.journal_metrics import JournalCollector
 from trimtab.server.journaling import run_facts
 from trimtab.server.metrics import FleetCollector, Sample

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from trimtab.domain import PLAIN_COLD, PLAIN_NATIVE, PLAIN_WARM, Mode, speculate
-from trimtab.replay.day import DAY, DAY_MODES, DayEnvironment, Traffic, conditional_acceptance
-from trimtab.replay.demo_table import compare, contenders
 from trimtab.replay.environment import StepLoad
+from trimtab.replay.simulation.day import DAY, DAY_MODES, DayEnvironment, Traffic, conditional_acceptance
+from trimtab.replay.simulation.demo_table import compare, contenders
 
 
 def loads_every(ms: float, day: DayEnvironment) -> list[StepLoad]:

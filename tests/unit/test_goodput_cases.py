@@ -12,12 +12,12 @@ import pytest
 
 from support.fresh_cases import by_context, dear_switches, mixed_load, recovery
 from support.small_cases import load_with_runs, small_case
-from trimtab.replay.case_file import read_case
-from trimtab.replay.cases import CaseEnvironment
-from trimtab.replay.efficiency import Judge, Verdict
-from trimtab.replay.profiles import case_profile
-from trimtab.replay.simulation import Course
-from trimtab.replay.trial import parse_policy, try_policy
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.case_profiles import case_profile
+from trimtab.replay.simulation.cases import CaseEnvironment
+from trimtab.replay.simulation.drivers import Course
+from trimtab.replay.simulation.efficiency import Judge, Verdict
+from trimtab.replay.simulation.trial import parse_policy, try_policy
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 M01, M02, M03 = "m01_h200_8b_mixed_load", "m02_h200_32b_mixed_load", "m03_h200_8b_context"

@@ -10,12 +10,12 @@ import pytest
 
 from support.commit_seed import commit_seed
 from support.fresh_cases import any_switch_cost, by_context, dear_switches, mixed_load, recovery
-from trimtab.replay.cases import CaseEnvironment
-from trimtab.replay.efficiency import SETTLED_FROM_STEP, Judge, PhaseVerdict, Verdict
 from trimtab.replay.environment import padded_size
-from trimtab.replay.profiles import case_profile
-from trimtab.replay.simulation import Course
-from trimtab.replay.trial import parse_policy, try_policy
+from trimtab.replay.simulation.case_profiles import case_profile
+from trimtab.replay.simulation.cases import CaseEnvironment
+from trimtab.replay.simulation.drivers import Course
+from trimtab.replay.simulation.efficiency import SETTLED_FROM_STEP, Judge, PhaseVerdict, Verdict
+from trimtab.replay.simulation.trial import parse_policy, try_policy
 
 pytestmark = pytest.mark.long
 

@@ -26,7 +26,7 @@ from trimtab.policies.contract import Decision, PolicyContext
 from trimtab.policies.goodput import GoodputParameters, GoodputPolicy
 from trimtab.policies.profile import CostProfile, ProfilePoint, profile_of
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.simulation import Course, SessionDriver, play
+from trimtab.replay.simulation.drivers import Course, SessionDriver, play
 from trimtab.session.engine_session import EngineSession
 from trimtab.session.events import Connected, Reported
 

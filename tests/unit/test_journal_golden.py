@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import rows_of, unpacked
-from trimtab.replay.verify import verify
+from trimtab.replay.journals.verify import verify
 from trimtab.store.content import report_of
 from trimtab.store.entries import Kind
 from trimtab.store.reading import Journal

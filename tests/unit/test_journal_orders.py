@@ -12,7 +12,7 @@ from support.journals import Desk, rows_of, written
 from support.small_fleet import steps_order
 from trimtab.domain import Pin, StepRange, speculate
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.verify import verify
+from trimtab.replay.journals.verify import verify
 from trimtab.server.scribe import STANDING_EVERY_S
 from trimtab.server.trials import Trials
 from trimtab.session.events import Pinned, PolicySet, ShadowSet

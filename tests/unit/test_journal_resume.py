@@ -15,7 +15,7 @@ from support.journals import TODAY_NS, Desk, S, rows_of, written
 from trimtab.domain import PLAIN_WARM, CostKey, Pin, modes_of, speculate
 from trimtab.policies.profile import ProfilePoint, profile_of
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.verify import verify
+from trimtab.replay.journals.verify import verify
 from trimtab.server.audit import AuditEntry
 from trimtab.server.scribe import CHECKPOINTS_AT_A_TIME
 from trimtab.server.seat import Seat

@@ -16,8 +16,8 @@ from trimtab.domain import PLAIN_WARM, Pin, StepRange, speculate
 from trimtab.errors import DataError
 from trimtab.policies.goodput import GoodputPolicy
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.comparison import first_mismatch
-from trimtab.replay.verify import Difference, VerifyResult, verify
+from trimtab.replay.journals.comparison import first_mismatch
+from trimtab.replay.journals.verify import Difference, VerifyResult, verify
 from trimtab.session.events import Pinned, PoliciesSwapped, PolicySet, ShadowDropped, ShadowSet, Unpinned
 from trimtab.store.entries import Kind
 from trimtab.store.reading import Journal

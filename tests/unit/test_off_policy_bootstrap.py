@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.replay.bootstrap import MOST_UNITS, BlockBootstrap
-from trimtab.replay.step_samples import Floats
+from trimtab.replay.arrays import Floats
+from trimtab.replay.statistics.bootstrap import MOST_UNITS, BlockBootstrap
 
 
 def skewed(seed: int, blocks: int) -> Floats:

@@ -17,8 +17,8 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from support.bandit_worlds import MODES, WORLDS, play
 from support.commit_seed import commit_seed
-from trimtab.replay.estimators import estimate_choices
-from trimtab.replay.support import LEAST_EFFECTIVE
+from trimtab.replay.off_policy.estimators import estimate_choices
+from trimtab.replay.off_policy.support import LEAST_EFFECTIVE
 
 FIGURES = ("tokens_per_step", "step_ms", "tokens_per_s")
 # Whether each interval held the truth, by estimator and figure; nothing where the estimate was refused.

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from support.small_bandits import DRAFTING, MODES, PLAIN, Draw, log_of
-from trimtab.replay.choices import Choices
-from trimtab.replay.estimators import ESTIMATORS, Estimate, estimate_choices
-from trimtab.replay.replay_interval import Interval
+from trimtab.replay.off_policy.choices import Choices
+from trimtab.replay.off_policy.estimators import ESTIMATORS, Estimate, estimate_choices
+from trimtab.replay.statistics.interval import Interval
 
 UNEVEN = (Draw(640, PLAIN, 0.75, 10, 5), Draw(160, DRAFTING, 0.25, 30, 10))
 # Drafting pays with one request and not with eight; the candidate drafts in 9 of 10 and in 2 of 10 steps.

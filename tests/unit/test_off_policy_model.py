@@ -9,9 +9,9 @@ import pytest
 
 from support.bandit_worlds import WORLDS, play
 from support.small_bandits import DRAFTING, PLAIN, Draw, log_of
-from trimtab.replay import reward_model
-from trimtab.replay.choices import Choices
-from trimtab.replay.reward_model import FOLDS, expect
+from trimtab.replay.off_policy import reward_model
+from trimtab.replay.off_policy.choices import Choices
+from trimtab.replay.off_policy.reward_model import FOLDS, expect
 
 
 def known_log() -> Choices:

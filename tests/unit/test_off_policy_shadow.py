@@ -15,10 +15,10 @@ from trimtab.domain import EngineInfo, Mode, TableEntry, speculate
 from trimtab.errors import PolicyError
 from trimtab.policies.contract import BandDecision, Decision
 from trimtab.policies.registry import PolicyFactory
-from trimtab.replay.engine_side import REPORT_INTERVAL_MS
-from trimtab.replay.shadow import Shadow
-from trimtab.replay.simulation import _engine_info, play
-from trimtab.replay.trial import NamedPolicy, parse_policy
+from trimtab.replay.off_policy.shadow import Shadow
+from trimtab.replay.simulation.drivers import _engine_info, play
+from trimtab.replay.simulation.engine_side import REPORT_INTERVAL_MS
+from trimtab.replay.simulation.trial import NamedPolicy, parse_policy
 
 TWO_BANDS = (BandDecision(1, speculate(3), "exploit"), BandDecision(5, speculate(1), "exploit"))
 

@@ -12,9 +12,17 @@ import pytest
 from support.step_rows import MadeUpEngine, step_row
 from support.trace_files import write_rows
 from trimtab.domain import PLAIN_WARM, DepthCounts, StepFlag, StepRow, speculate
-from trimtab.replay.logged_steps import QUIET_BLOCK_STEPS, UNTOLD_BLOCK_STEPS, LoggedSteps, StepReader, Stretches
-from trimtab.replay.recorded_rows import step_rows
-from trimtab.replay.trace import TraceEngine, TraceWriter, read_trace
+from trimtab.replay.off_policy.logged_steps import (
+    QUIET_BLOCK_STEPS,
+    UNTOLD_BLOCK_STEPS,
+    LoggedSteps,
+    StepReader,
+    Stretches,
+)
+from trimtab.replay.off_policy.recorded_rows import step_rows
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 MODES = (PLAIN_WARM, speculate(1), speculate(3))
 

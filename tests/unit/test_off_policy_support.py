@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from support.small_bandits import DRAFTING, MODES, PLAIN, Draw, log_of
-from trimtab.replay.choices import Choices
-from trimtab.replay.estimators import ESTIMATORS, estimate_choices
-from trimtab.replay.support import Support
+from trimtab.replay.off_policy.choices import Choices
+from trimtab.replay.off_policy.estimators import ESTIMATORS, estimate_choices
+from trimtab.replay.off_policy.support import Support
 
 WEIGHING = {"ips", "snips", "dr"}
 GOOD = (Draw(300, PLAIN, 0.5, 10, 5), Draw(300, DRAFTING, 0.5, 30, 10))

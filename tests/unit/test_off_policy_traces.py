@@ -15,13 +15,15 @@ from support.step_rows import MadeUpEngine
 from support.trace_files import STEP_LOGS, TRACES, write_rows
 from trimtab.domain import modes_of, speculate
 from trimtab.errors import PolicyError
-from trimtab.replay.cases import CaseEnvironment
-from trimtab.replay.estimators import ESTIMATORS
-from trimtab.replay.off_policy import EstimateResult, OffPolicySettings, estimate
-from trimtab.replay.replay_interval import Interval
-from trimtab.replay.simulation import Course, play
-from trimtab.replay.trace import TraceEngine, TraceWriter, read_trace
-from trimtab.replay.trial import parse_policy, try_policy
+from trimtab.replay.off_policy.estimate import EstimateResult, OffPolicySettings, estimate
+from trimtab.replay.off_policy.estimators import ESTIMATORS
+from trimtab.replay.simulation.cases import CaseEnvironment
+from trimtab.replay.simulation.drivers import Course, play
+from trimtab.replay.simulation.trial import parse_policy, try_policy
+from trimtab.replay.statistics.interval import Interval
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 EXPLORING = "epsilon-greedy:epsilon=0.8,dwell_steps=8"
 

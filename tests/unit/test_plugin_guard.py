@@ -11,9 +11,9 @@ import pytest
 
 from support import fresh_cases
 from support.guarded import verdicts_on
-from trimtab.replay.case_file import read_case
-from trimtab.replay.day import DayEnvironment
 from trimtab.replay.environment import Environment
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.day import DayEnvironment
 from trimtab_sglang.guard import FORGET_NS, KNOWN_ROWS, Guard, Harm
 from trimtab_sglang.lease import PLAIN_NATIVE, PLAIN_WARM, Mode, speculate
 from trimtab_sglang.rows import GAP, GRAPH, SWEEP, WARM_UP, Row

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 from support.made_up_steps import MODES, SIZES, MadeUpCosts
 from trimtab.domain import PLAIN_COLD, PLAIN_WARM, speculate
 from trimtab.errors import DataError
-from trimtab.replay.profile_check import first_half, held_out_errors, judge
-from trimtab.replay.profile_fit import fit_profile
-from trimtab.replay.sample_files import Wanted, read_samples
-from trimtab.replay.step_samples import StepSamples, joined, weighted_median
+from trimtab.replay.arrays import weighted_median
+from trimtab.replay.profiles.check import first_half, held_out_errors, judge
+from trimtab.replay.profiles.fit import fit_profile
+from trimtab.replay.profiles.sample_files import read_samples
+from trimtab.replay.profiles.samples import StepSamples, joined
+from trimtab.replay.profiles.wanted import Wanted
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 H200_8B_FA3 = ("llama8b_fa3_ctx64", "llama8b_fa3_per_request")

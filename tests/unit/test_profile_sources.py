@@ -12,8 +12,9 @@ import pytest
 
 from trimtab.domain import PLAIN_COLD, PLAIN_NATIVE, PLAIN_WARM, StepFlag, speculate
 from trimtab.errors import DataError
-from trimtab.replay.sample_files import Found, Wanted, read_samples
-from trimtab.replay.step_samples import cost_samples
+from trimtab.replay.profiles.sample_files import read_samples
+from trimtab.replay.profiles.samples import cost_samples
+from trimtab.replay.profiles.wanted import Found, Wanted
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 LOG_HEADER = "t_s,num_steps,batch_size,accepted_drafts"

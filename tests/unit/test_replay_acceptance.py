@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trimtab.replay.step_samples import Floats
-from trimtab.replay.trace_acceptance import AcceptanceCourse, follow_acceptance
-from trimtab.replay.trace_survey import BlockSums
+from trimtab.replay.arrays import Floats
+from trimtab.replay.trace_model.acceptance import AcceptanceCourse, follow_acceptance
+from trimtab.replay.trace_model.survey import BlockSums
 
 DEPTH = 3
 BLOCK_STEPS = 64

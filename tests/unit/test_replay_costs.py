@@ -13,10 +13,10 @@ from support.replay_traces import MS, Recorder, engine, flat_profile, prepared, 
 from trimtab.domain import modes_of, speculate
 from trimtab.errors import DataError
 from trimtab.policies.profile import ContextCost, CostProfile, ProfilePoint, profile_of
-from trimtab.replay.counterfactual import ReplaySettings
+from trimtab.replay.counterfactual.replay import ReplaySettings
 from trimtab.replay.environment import CostTable
-from trimtab.replay.profile_table import ProfileTable
-from trimtab.replay.unmeasured_costs import completed
+from trimtab.replay.profiles.table import ProfileTable
+from trimtab.replay.trace_model.unmeasured_costs import completed
 
 STEPS = (0, 1, 2, 3, 5, 7)
 MODES = modes_of(STEPS)

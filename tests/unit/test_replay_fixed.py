@@ -10,11 +10,11 @@ import pytest
 from support.long_trace import write_trace
 from support.replay_traces import MS, Prepared, Recorder, engine, flat_profile, prepared, write
 from trimtab.domain import StepFlag
-from trimtab.replay.counterfactual import ReplaySettings, course_through_session, replay
-from trimtab.replay.replay_ledger import Ledger
-from trimtab.replay.replay_result import ReplayResult
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.counterfactual.ledger import Ledger
+from trimtab.replay.counterfactual.replay import ReplaySettings, course_through_session, replay
+from trimtab.replay.counterfactual.result import ReplayResult
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.traces.recording import read_trace
 
 SETTINGS = ReplaySettings(profile=flat_profile())
 

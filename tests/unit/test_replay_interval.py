@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from trimtab.replay.course_intervals import CourseIntervals, CourseTime
-from trimtab.replay.replay_interval import block_length
-from trimtab.replay.step_samples import Floats
+from trimtab.replay.arrays import Floats
+from trimtab.replay.counterfactual.intervals import CourseIntervals, CourseTime
+from trimtab.replay.statistics.interval import block_length
 
 BINS = 400
 NOTHING = np.zeros(1)

@@ -11,10 +11,10 @@ from support.commit_seed import commit_seed
 from support.long_replay import replay_cost
 from support.long_trace import write_trace
 from support.token_world import MODES, Run, TokenWorld, Wandering, fixed, random_load, write_run
-from trimtab.replay.counterfactual import replay
-from trimtab.replay.replay_interval import Interval
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.counterfactual.replay import replay
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.statistics.interval import Interval
+from trimtab.replay.traces.recording import read_trace
 
 pytestmark = pytest.mark.long
 

@@ -12,12 +12,12 @@ import pytest
 
 from support.replay_traces import Recorder, all_rows, engine, write
 from trimtab.domain import speculate
-from trimtab.replay.drawn_counts import drawn_reach
-from trimtab.replay.replay_rows import ReplayRows
-from trimtab.replay.step_samples import Floats
-from trimtab.replay.trace import TraceWriter
-from trimtab.replay.trace_acceptance import AcceptanceCourse
-from trimtab.replay.trace_outcomes import Evidence, Outcomes, outcomes_of
+from trimtab.replay.arrays import Floats
+from trimtab.replay.trace_model.acceptance import AcceptanceCourse
+from trimtab.replay.trace_model.drawn_counts import drawn_reach
+from trimtab.replay.trace_model.outcomes import Evidence, Outcomes, outcomes_of
+from trimtab.replay.trace_model.rows import ReplayRows
+from trimtab.replay.traces.writer import TraceWriter
 
 MODES = tuple(speculate(k) for k in (0, 1, 3, 7))
 DEPTH = 7

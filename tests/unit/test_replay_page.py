@@ -10,14 +10,14 @@ import pytest
 from support.replay_traces import Recorder, engine, flat_profile, write
 from trimtab.domain import modes_of
 from trimtab.errors import DataError
-from trimtab.replay.counterfactual import ReplaySettings, replay
-from trimtab.replay.replay_result import ReplayResult
-from trimtab.replay.report import report_page, write_report
-from trimtab.replay.report_figures import mode_colours, smoothed
-from trimtab.replay.report_svg import Scale, short, ticks
-from trimtab.replay.report_text import headline
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.counterfactual.replay import ReplaySettings, replay
+from trimtab.replay.counterfactual.result import ReplayResult
+from trimtab.replay.report.figures import mode_colours, smoothed
+from trimtab.replay.report.page import report_page, write_report
+from trimtab.replay.report.svg import Scale, short, ticks
+from trimtab.replay.report.text import headline
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.traces.recording import read_trace
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ import pytest
 from support.replay_traces import Recorder, all_rows, engine, write
 from trimtab.domain import DepthCounts, StepFlag
 from trimtab.errors import DataError
-from trimtab.replay.replay_rows import BLOCK_STEPS, RowSource
-from trimtab.replay.trace import TraceWriter, read_trace
+from trimtab.replay.trace_model.rows import BLOCK_STEPS, RowSource
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.writer import TraceWriter
 
 
 def recorded(tmp_path: Path, n: int = 200) -> Path:

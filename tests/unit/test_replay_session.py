@@ -12,10 +12,10 @@ from support.replay_traces import MS, Recorder, engine, flat_profile, prepared, 
 from trimtab.domain import DepthCounts, Mode, StepFlag, StepRow, speculate
 from trimtab.errors import PolicyError
 from trimtab.policies.contract import BandDecision, Decision, PolicyContext
-from trimtab.replay.counterfactual import ReplaySettings, course_through_session, replay
-from trimtab.replay.replay_ledger import Ledger
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trial import NamedPolicy, parse_policy
+from trimtab.replay.counterfactual.ledger import Ledger
+from trimtab.replay.counterfactual.replay import ReplaySettings, course_through_session, replay
+from trimtab.replay.simulation.trial import NamedPolicy, parse_policy
+from trimtab.replay.traces.recording import read_trace
 
 
 class Listening:

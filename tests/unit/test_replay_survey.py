@@ -8,10 +8,10 @@ import numpy as np
 
 from support.replay_traces import Recorder, engine, write
 from trimtab.domain import speculate
-from trimtab.replay.replay_rows import BLOCK_STEPS, RowSource
-from trimtab.replay.step_samples import StepSamples
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trace_survey import Survey, survey, thinned
+from trimtab.replay.profiles.samples import StepSamples
+from trimtab.replay.trace_model.rows import BLOCK_STEPS, RowSource
+from trimtab.replay.trace_model.survey import Survey, survey, thinned
+from trimtab.replay.traces.recording import read_trace
 
 
 def look(path: Path) -> Survey:

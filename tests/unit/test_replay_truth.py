@@ -18,11 +18,11 @@ from support.token_world import (
     under_policy,
     write_run,
 )
-from trimtab.replay.counterfactual import ReplaySettings, replay
-from trimtab.replay.replay_result import ReplayVerdict
-from trimtab.replay.simulation import Driver
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.counterfactual.replay import ReplaySettings, replay
+from trimtab.replay.counterfactual.result import ReplayVerdict
+from trimtab.replay.simulation.drivers import Driver
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.traces.recording import read_trace
 
 SEEDS = (11, 12, 13)
 

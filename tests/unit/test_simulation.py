@@ -13,10 +13,10 @@ from trimtab.domain import PLAIN_COLD, PLAIN_NATIVE, PLAIN_WARM, Mode, StepFlag,
 from trimtab.errors import PolicyError
 from trimtab.policies.contract import BandDecision, Decision, PolicyContext
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.case_file import read_case
-from trimtab.replay.cases import CaseEnvironment, CostRow
-from trimtab.replay.simulation import EmaDriver, FixedDriver, SessionDriver, play
-from trimtab.replay.trial import parse_policy, try_policy
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.cases import CaseEnvironment, CostRow
+from trimtab.replay.simulation.drivers import EmaDriver, FixedDriver, SessionDriver, play
+from trimtab.replay.simulation.trial import parse_policy, try_policy
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 FLAP = read_case(CASES / "c01_flap_at_pivot.jsonl")

@@ -8,11 +8,11 @@ import pytest
 
 from support.small_cases import Script, load_with_runs, small_case
 from trimtab.domain import PLAIN_WARM, speculate
-from trimtab.replay.case_file import read_case
-from trimtab.replay.cases import CaseEnvironment
-from trimtab.replay.efficiency import Judge, Verdict, shortest_dwell
-from trimtab.replay.simulation import play
-from trimtab.replay.trial import parse_policy, try_policy
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.cases import CaseEnvironment
+from trimtab.replay.simulation.drivers import play
+from trimtab.replay.simulation.efficiency import Judge, Verdict, shortest_dwell
+from trimtab.replay.simulation.trial import parse_policy, try_policy
 
 CASES = Path(__file__).parents[1] / "data" / "cases"
 

@@ -11,9 +11,9 @@ from trimtab.domain import PLAIN_WARM
 from trimtab.policies.contract import Policy, PolicyContext
 from trimtab.policies.profile import CostProfile
 from trimtab.policies.registry import policy_factory
-from trimtab.replay.case_file import read_case
-from trimtab.replay.profiles import profile_source
-from trimtab.replay.trial import NamedPolicy, try_policy
+from trimtab.replay.simulation.case_file import read_case
+from trimtab.replay.simulation.case_profiles import profile_source
+from trimtab.replay.simulation.trial import NamedPolicy, try_policy
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "cases").glob("*.jsonl"))
 CASES = [path for path in FILES if json.loads(path.read_text().partition("\n")[0])["trace"] == "env"]

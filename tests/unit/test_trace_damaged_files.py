@@ -14,9 +14,9 @@ from support.step_rows import MadeUpEngine
 from support.trace_files import TRACES, rows_of, write_rows
 from trimtab.domain import speculate
 from trimtab.errors import DataError
-from trimtab.replay.trace_csv import write_csv
-from trimtab.replay.trace_import import import_traces
-from trimtab.replay.trace_summary import summarize
+from trimtab.replay.traces.csv_writer import write_csv
+from trimtab.replay.traces.importing import import_traces
+from trimtab.replay.traces.summary import summarize
 
 DAMAGES_EACH = 60
 INSERTED = (

@@ -13,10 +13,10 @@ from support.step_rows import depth_counts, step_row
 from support.trace_files import rows_of, step_rows_of, table_of
 from trimtab.domain import PLAIN_WARM, Mode, StepFlag, StepRow, TableEntry, speculate
 from trimtab.errors import DataError
-from trimtab.replay.journal_summary import summarize_journal
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trace_export import Wanted, export_trace
-from trimtab.replay.trace_import import import_traces
+from trimtab.replay.journals.summary import summarize_journal
+from trimtab.replay.traces.exporting import Wanted, export_trace
+from trimtab.replay.traces.importing import import_traces
+from trimtab.replay.traces.recording import read_trace
 from trimtab.store.content import report_of
 from trimtab.store.entries import Kind
 from trimtab.store.reading import Journal
@@ -163,8 +163,8 @@ def test_what_is_too_much_for_csv_is_refused_and_changes_nothing(
     with MadeJournal(tmp_path) as journal:
         journal.hello()
         journal.report([row(step) for step in range(1, 30)])
-    monkeypatch.setattr("trimtab.replay.trace_export.MAX_CSV_ROWS", 20)
-    monkeypatch.setattr("trimtab.replay.trace_export.BLOCK_ROWS", 10)
+    monkeypatch.setattr("trimtab.replay.traces.exporting.MAX_CSV_ROWS", 20)
+    monkeypatch.setattr("trimtab.replay.traces.exporting.BLOCK_ROWS", 10)
     (tmp_path / "out.csv").write_text("what was there")
     with pytest.raises(DataError, match=r"out\.csv: would have more than 20 rows: write Parquet, or choose fewer"):
         export_trace(tmp_path, tmp_path / "out.csv", Wanted())

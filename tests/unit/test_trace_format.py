@@ -16,7 +16,9 @@ from support.step_rows import MadeUpEngine, depth_counts, step_row
 from support.trace_files import rows_of, step_rows_of, write_rows
 from trimtab.domain import PLAIN_COLD, PLAIN_NATIVE, PLAIN_WARM, DepthCounts, StepFlag, StepRow, speculate
 from trimtab.errors import DataError
-from trimtab.replay.trace import SCHEMA, TraceEngine, TraceWriter, read_trace
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.schema import SCHEMA, TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 MODES = (PLAIN_COLD, PLAIN_NATIVE, PLAIN_WARM, *map(speculate, (1, 3, 7)))
 numbers = st.integers(0, 1 << 20)

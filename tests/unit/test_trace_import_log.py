@@ -11,9 +11,10 @@ import pytest
 from support.trace_files import STEP_LOGS, TRACES, rows_of, table_of
 from trimtab.domain import StepFlag
 from trimtab.errors import DataError
-from trimtab.replay.sample_files import Wanted, read_samples
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trace_import import ImportReport, LeftOutRows, import_traces
+from trimtab.replay.profiles.sample_files import read_samples
+from trimtab.replay.profiles.wanted import Wanted
+from trimtab.replay.traces.importing import ImportReport, LeftOutRows, import_traces
+from trimtab.replay.traces.recording import read_trace
 
 HEADER = "t_s,num_steps,batch_size,accepted_drafts\n"
 WHOLE = HEADER + "0.0,3,4,5\n0.005,3,4,7\n0.01,3,4,6\n"

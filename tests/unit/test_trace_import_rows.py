@@ -16,10 +16,11 @@ from support.step_rows import MadeUpEngine, depth_counts, step_row
 from support.trace_files import rows_of, table_of, write_rows
 from trimtab.domain import PLAIN_WARM, StepFlag, speculate
 from trimtab.errors import DataError
-from trimtab.replay.trace import COLUMNS, TraceEngine, TraceWriter, read_trace
-from trimtab.replay.trace_csv import write_csv
-from trimtab.replay.trace_import import ImportReport, LeftOutRows, import_traces
-from trimtab.replay.trace_schema import COUNTS, FRACTIONS, INTEGERS
+from trimtab.replay.traces.csv_writer import write_csv
+from trimtab.replay.traces.importing import ImportReport, LeftOutRows, import_traces
+from trimtab.replay.traces.recording import read_trace
+from trimtab.replay.traces.schema import COLUMNS, COUNTS, FRACTIONS, INTEGERS, TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 INT32 = (1 << 31) - 1
 # What a nullable column may hold in a file.
@@ -295,7 +296,7 @@ def test_rows_that_are_not_in_their_order_are_refused_whatever_tells_it(tmp_path
 
 
 def test_json_rows_say_what_they_belong_to_all_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.replay.trace_import_rows.JSON_BLOCK_ROWS", 2)
+    monkeypatch.setattr("trimtab.replay.traces.import_rows.JSON_BLOCK_ROWS", 2)
     rows = [line(), line(lora_requests=1), line(), line(engine="b")]
     with pytest.raises(DataError, match=r"rows.jsonl:4: has engine, which the rows before have not"):
         imported(tmp_path, as_json_lines(rows), "rows.jsonl")
@@ -323,7 +324,7 @@ def test_more_rows_than_a_csv_file_may_have_are_refused(tmp_path: Path, monkeypa
     trace = write_rows(
         tmp_path / "t.parquet", [step_row(PLAIN_WARM, result_ns=i, flags=StepFlag.GRAPH) for i in range(9)]
     )
-    monkeypatch.setattr("trimtab.replay.trace_csv.MAX_CSV_ROWS", 8)
+    monkeypatch.setattr("trimtab.replay.traces.csv_writer.MAX_CSV_ROWS", 8)
     with pytest.raises(DataError, match="would have 9 rows, at most 8: write Parquet instead"):
         write_csv(trace, tmp_path / "t.csv")
     assert [file.name for file in tmp_path.iterdir()] == ["t.parquet"]

@@ -11,8 +11,8 @@ import pytest
 from support.trace_files import TRACES, rows_of
 from trimtab.domain import StepFlag
 from trimtab.errors import DataError
-from trimtab.replay.trace import read_trace
-from trimtab.replay.trace_import import ImportReport, LeftOutRows, import_traces
+from trimtab.replay.traces.importing import ImportReport, LeftOutRows, import_traces
+from trimtab.replay.traces.recording import read_trace
 
 ARGUMENTS = "speculative_algorithm='EAGLE', speculative_num_steps=3, speculative_adaptive=False"
 START = f"[2026-11-30 02:00:00] server_args=ServerArgs(model_path='/m/8b', {ARGUMENTS}, decode_log_interval=10)"

@@ -12,11 +12,13 @@ from support.step_rows import step_row
 from support.trace_files import TRACES, write_rows
 from trimtab.domain import StepFlag, speculate
 from trimtab.errors import DataError
-from trimtab.replay.profile_check import JUDGING_ROWS, first_half, held_out_errors
-from trimtab.replay.profile_fit import cells_of, fit_profile
-from trimtab.replay.sample_files import Wanted, read_samples
-from trimtab.replay.trace import TraceEngine, TraceWriter
-from trimtab.replay.trace_import import import_traces
+from trimtab.replay.profiles.check import JUDGING_ROWS, first_half, held_out_errors
+from trimtab.replay.profiles.fit import cells_of, fit_profile
+from trimtab.replay.profiles.sample_files import read_samples
+from trimtab.replay.profiles.wanted import Wanted
+from trimtab.replay.traces.importing import import_traces
+from trimtab.replay.traces.schema import TraceEngine
+from trimtab.replay.traces.writer import TraceWriter
 
 PROMPT_TOKENS = {"ctx64": 64, "per_request": 64, "ctx4k": 4096, "bs225": 64}
 WITHIN = 0.06

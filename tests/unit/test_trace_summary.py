@@ -10,8 +10,8 @@ from support.long_trace import write_trace
 from support.step_rows import depth_counts, step_row
 from support.trace_files import TRACES, write_rows
 from trimtab.domain import PLAIN_WARM, StepFlag, speculate
-from trimtab.replay.trace_import import import_traces
-from trimtab.replay.trace_summary import BatchSummary, DepthSummary, ModeSummary, summarize
+from trimtab.replay.traces.importing import import_traces
+from trimtab.replay.traces.summary import BatchSummary, DepthSummary, ModeSummary, summarize
 
 
 def test_a_trace_is_summed_up_by_mode_and_position(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from trimtab.cli.client import Controller
-    from trimtab.replay.demo_table import Standing
+    from trimtab.replay.simulation.demo_table import Standing
 
 ENGINE_ID = "demo-engine"
 START_TIMEOUT_S = 30.0
@@ -180,8 +180,8 @@ def _compare(seed: int, quiet: bool) -> list[Standing]:
     from rich.console import Console
     from rich.progress import track
 
-    from trimtab.replay.day import DayEnvironment
-    from trimtab.replay.demo_table import compare, contenders
+    from trimtab.replay.simulation.day import DayEnvironment
+    from trimtab.replay.simulation.demo_table import compare, contenders
 
     def day() -> DayEnvironment:
         return DayEnvironment(seconds=VIRTUAL_DAY_S, seed=seed)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
-    from trimtab.replay.off_policy import EstimateResult
-    from trimtab.replay.replay_interval import Interval
-    from trimtab.replay.trial import NamedPolicy
+    from trimtab.replay.off_policy.estimate import EstimateResult
+    from trimtab.replay.simulation.trial import NamedPolicy
+    from trimtab.replay.statistics.interval import Interval
 
 Tools = Callable[[str], Any]
 Told = Callable[[Path], Callable[[float], None]]
@@ -24,7 +24,7 @@ def estimator_names(text: str, tools: Tools) -> list[str]:
     Raises:
         TrimtabError: There is no such estimator.
     """
-    known = tools("estimators").ESTIMATORS
+    known = tools("off_policy.estimators").ESTIMATORS
     names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in known]
     if unknown or not names:
@@ -52,7 +52,7 @@ def estimate_traces(
         tools: Finds the parts of `trimtab.replay` that need more than the controller does.
         told: For a trace, whom to tell which share of it is done.
     """
-    open_recording, off_policy = tools("recording").open_recording, tools("off_policy")
+    open_recording, off_policy = tools("traces.recording").open_recording, tools("off_policy.estimate")
     settings = off_policy.OffPolicySettings(interval_ms, seed)
     found: list[EstimateResult] = []
     for path in traces:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trimtab.domain import CostKey
     from trimtab.profile_file import CellRecord, ProfileContent
-    from trimtab.replay.sample_files import Wanted
+    from trimtab.replay.profiles.wanted import Wanted
 
 TracesArgument = Annotated[
     list[Path],
@@ -154,14 +154,14 @@ def check(
 def _tools() -> Any:
     """What reads and learns; it needs more than the controller does."""
     try:
-        from trimtab.replay import profile_learning
+        from trimtab.replay.profiles import learning as profile_learning
     except ImportError as error:
         raise TrimtabError("this needs scikit-learn: pip install 'trimtab[replay]'") from error
     return profile_learning
 
 
 def _wanted(model: str | None, backend: str | None, prompt_tokens: int | None, sizes: str | None) -> Wanted:
-    from trimtab.replay.sample_files import Wanted
+    from trimtab.replay.profiles.wanted import Wanted
 
     return Wanted(model or "", backend or "", prompt_tokens, _sizes(sizes))
 

@@ -14,10 +14,10 @@ from trimtab.cli.options import JsonOption
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
-    from trimtab.replay.counterfactual import ReplaySettings
-    from trimtab.replay.replay_result import ReplayResult, ReplayVerdict
-    from trimtab.replay.trial import NamedPolicy
-    from trimtab.replay.verify import EngineVerdict, VerifyResult
+    from trimtab.replay.counterfactual.replay import ReplaySettings
+    from trimtab.replay.counterfactual.result import ReplayResult, ReplayVerdict
+    from trimtab.replay.journals.verify import EngineVerdict, VerifyResult
+    from trimtab.replay.simulation.trial import NamedPolicy
 
 TracesArgument = Annotated[
     list[Path],
@@ -137,7 +137,7 @@ def _tools(name: str) -> Any:
 
 def _policies(texts: Sequence[str] | None) -> list[NamedPolicy]:
     from trimtab.policies.registry import DEFAULT_POLICY
-    from trimtab.replay.trial import parse_policy
+    from trimtab.replay.simulation.trial import parse_policy
 
     return [parse_policy(text) for text in dict.fromkeys(texts or [DEFAULT_POLICY])]
 
@@ -146,7 +146,7 @@ def _settings(profile: Path | None, interval_ms: float, seed: int, switch_ms: fl
     from trimtab.profile_file import read_profile
 
     known = read_profile(profile) if profile is not None else None
-    settings: ReplaySettings = _tools("counterfactual").ReplaySettings(
+    settings: ReplaySettings = _tools("counterfactual.replay").ReplaySettings(
         interval_ms=interval_ms,
         seed=seed,
         profile=known.profile if known else None,
@@ -174,7 +174,7 @@ def _replay(
 
 
 def _results(traces: Sequence[Path], policies: Sequence[NamedPolicy], settings: ReplaySettings) -> list[ReplayResult]:
-    open_recording, replay_trace = _tools("recording").open_recording, _tools("counterfactual").replay
+    open_recording, replay_trace = _tools("traces.recording").open_recording, _tools("counterfactual.replay").replay
     found: list[ReplayResult] = []
     with _replaying() as progress:
         for number, path in enumerate(traces):
@@ -208,7 +208,7 @@ def _write_report(results: Sequence[ReplayResult], path: Path) -> None:
     import sys
 
     words = ["trimtab", *sys.argv[1:]]
-    _tools("report").write_report(results, path, shlex.join(words))
+    _tools("report.page").write_report(results, path, shlex.join(words))
 
 
 # -- estimates ---------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _verify(journals: Sequence[Path], engine: str | None, json: bool) -> None:
 
     if len(journals) != 1:
         raise TrimtabError("--verify takes one journal")
-    run_again = _tools("verify").verify
+    run_again = _tools("journals.verify").verify
     with counting("Verifying") as progress:
         result: VerifyResult = run_again(journals[0], engine, progress)
     if json:

@@ -15,9 +15,9 @@ from trimtab.errors import TrimtabError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trimtab.replay.cases import CaseEnvironment
-    from trimtab.replay.efficiency import PhaseVerdict, Verdict
-    from trimtab.replay.trial import NamedPolicy, Trial
+    from trimtab.replay.simulation.cases import CaseEnvironment
+    from trimtab.replay.simulation.efficiency import PhaseVerdict, Verdict
+    from trimtab.replay.simulation.trial import NamedPolicy, Trial
 
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE", help="Case files of kind env (JSON lines).")]
 PolicyOption = Annotated[
@@ -67,8 +67,8 @@ def simulate(
     """
     from trimtab.cli import output
     from trimtab.policies.registry import DEFAULT_POLICY
-    from trimtab.replay.case_file import read_case
-    from trimtab.replay.trial import parse_policy
+    from trimtab.replay.simulation.case_file import read_case
+    from trimtab.replay.simulation.trial import parse_policy
 
     policies = [parse_policy(text) for text in policy or [DEFAULT_POLICY]]
     cases = [read_case(path) for path in files]
@@ -89,9 +89,9 @@ def _run(
     from rich.console import Console
     from rich.progress import Progress
 
-    from trimtab.replay.efficiency import Judge
-    from trimtab.replay.profiles import profile_source
-    from trimtab.replay.trial import Trial, try_policy
+    from trimtab.replay.simulation.case_profiles import profile_source
+    from trimtab.replay.simulation.efficiency import Judge
+    from trimtab.replay.simulation.trial import Trial, try_policy
 
     profile_for = profile_source(profile)
     watching = Console(stderr=True)
@@ -112,7 +112,7 @@ def _run(
 
 def _draw(trials: Sequence[Trial], path: Path) -> None:
     try:
-        from trimtab.replay.plot import plot
+        from trimtab.replay.simulation.plot import plot
     except ImportError as error:
         raise TrimtabError("--plot needs matplotlib: pip install 'trimtab[replay]'") from error
     plot(trials, path)

@@ -11,7 +11,7 @@ from trimtab.cli.options import JsonOption
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
-    from trimtab.replay.trace_import import ImportedFile, ImportReport
+    from trimtab.replay.traces.importing import ImportedFile, ImportReport
 
 FilesArgument = Annotated[
     list[Path],
@@ -79,7 +79,7 @@ def import_files(
     from trimtab.cli import output as out
     from trimtab.cli.progress import reading
 
-    tools = _tools("trace_import")
+    tools = _tools("traces.importing")
     with reading(files) as progress:
         report = tools.import_traces(files, output, engine, steps, progress)
     if json:
@@ -95,12 +95,12 @@ def info(file: FileArgument, json: JsonOption = False) -> None:
     from trimtab.cli import trace_page
     from trimtab.cli.progress import counting
 
-    journals = _tools("journal_summary")
+    journals = _tools("journals.summary")
     with counting() as progress:
         if is_journal := journals.is_journal(file):
             summary: Any = journals.summarize_journal(file, progress)
         else:
-            summary = _tools("trace_summary").summarize(file, progress)
+            summary = _tools("traces.summary").summarize(file, progress)
     if json:
         out.print_json(summary)
     elif is_journal:
@@ -123,7 +123,7 @@ def export(
     from trimtab.cli.duration import parse_time_ns
     from trimtab.cli.progress import counting
 
-    tools = _tools("trace_export")
+    tools = _tools("traces.exporting")
     wanted = tools.Wanted(
         engine,
         None if since is None else parse_time_ns("--since", since),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trimtab.cli import output
 from trimtab.cli.duration import format_duration
-from trimtab.replay.journal_summary import JournalSummary
-from trimtab.replay.trace_summary import EngineSummary, TraceSummary
+from trimtab.replay.journals.summary import JournalSummary
+from trimtab.replay.traces.summary import EngineSummary, TraceSummary
 
 
 def print_trace(trace: TraceSummary) -> None:

@@ -16,8 +16,8 @@ from itertools import count
 from trimtab.demo import sglang_shape
 from trimtab.demo.embedded_registry import EmbeddedRegistry
 from trimtab.domain import Mode, speculate
-from trimtab.replay.day import DayEnvironment
 from trimtab.replay.environment import StepLoad
+from trimtab.replay.simulation.day import DayEnvironment
 from trimtab_sglang import host
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.settings import PluginMode, PluginSettings, SettingError, read_settings

@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 
 from trimtab.profile_file import read_profile
-from trimtab.replay.counterfactual import ReplaySettings, replay
-from trimtab.replay.engine_side import REPORT_INTERVAL_MS
-from trimtab.replay.recording import open_recording
-from trimtab.replay.replay_interval import Interval
-from trimtab.replay.replay_result import AS_RECORDED, ReplayVerdict
-from trimtab.replay.trial import parse_policy
+from trimtab.replay.counterfactual.replay import ReplaySettings, replay
+from trimtab.replay.counterfactual.result import AS_RECORDED, ReplayVerdict
+from trimtab.replay.simulation.engine_side import REPORT_INTERVAL_MS
+from trimtab.replay.simulation.trial import parse_policy
+from trimtab.replay.statistics.interval import Interval
+from trimtab.replay.traces.recording import open_recording
 
 
 class Comparison(msgspec.Struct, frozen=True):

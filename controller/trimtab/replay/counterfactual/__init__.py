@@ -1,0 +1,1 @@
+"""What other policies would have made of a recorded trace: the courses, their sums, and the verdict with intervals."""

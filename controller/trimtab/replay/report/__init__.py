@@ -1,0 +1,1 @@
+"""The report of a replay: one HTML page that stands by itself."""
