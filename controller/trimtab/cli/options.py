@@ -36,6 +36,16 @@ LabelOption = Annotated[
     typer.Option("--label", metavar="K=V", show_default=False, help="Engines with this label; repeat for more labels."),
 ]
 
+PoliciesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        show_default=False,
+        help="A policy, with parameters after a colon: fixed:3, ucb:margin=0.05. Repeat to compare.",
+    ),
+]
+
 
 def credential_option(name: str, help_text: str) -> Any:
     """An option, before the command, for a file that the environment may name as well."""

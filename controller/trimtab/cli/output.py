@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from rich.console import Console
@@ -50,6 +50,16 @@ def print_json(value: object, indent: int = 2) -> None:
     """One JSON document; `indent` below 0 gives a single line."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
     print(text, flush=True)
+
+
+def print_lines(lines: Iterable[tuple[str, str]]) -> None:
+    """A page of named lines."""
+    table = plain_table("", "")
+    table.show_header = False
+    table.columns[1].no_wrap = False
+    for name, text in lines:
+        table.add_row(f"[bold]{name}[/]", text.replace("[", r"\["))
+    print_table(table)
 
 
 def print_table(table: Table) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from google.protobuf.message import Message
 
 from trimtab.cli.duration import format_duration
-from trimtab.cli.output import plain_table, print_table
+from trimtab.cli.output import print_lines
 from trimtab.cli.page import Line, pairs_text
 from trimtab.cli.views import mode_view, seconds_of, selector_text, state_name, when
 from trimtabpb.v1 import admin_pb2
@@ -115,12 +115,7 @@ def _pin(pin: admin_pb2.StandingPin) -> StandingPinView:
 
 def print_overview(view: ControllerView) -> None:
     """Print the controller's page."""
-    table = plain_table("", "")
-    table.show_header = False
-    table.columns[1].no_wrap = False
-    for name, text in lines(view):
-        table.add_row(f"[bold]{name}[/]", text.replace("[", r"\["))
-    print_table(table)
+    print_lines(lines(view))
 
 
 def lines(view: ControllerView) -> Iterator[Line]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from trimtab.cli.output import age, console, mode_text, number, plain_table, print_table
+from trimtab.cli.output import age, console, mode_text, number, plain_table, print_lines, print_table
 from trimtab.cli.views import BandView, EngineDetail, PinView, ShadowView
 from trimtab.policies.contract import Candidate
 
@@ -18,12 +18,7 @@ GIB = 1 << 30
 
 def print_page(engine: EngineDetail) -> None:
     """Print identity, abilities, what is in force and why, figures, and everything that went wrong."""
-    table = plain_table("", "")
-    table.show_header = False
-    table.columns[1].no_wrap = False
-    for name, text in lines(engine):
-        table.add_row(f"[bold]{name}[/]", text.replace("[", r"\["))
-    print_table(table)
+    print_lines(lines(engine))
     if engine.bands:
         console().print(f"\n[bold]last decision of policy {engine.policy}[/]")
         print_table(decision_table(engine.bands))

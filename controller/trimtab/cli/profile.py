@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.command_group import command_group
 from trimtab.cli.options import DEFAULT_TIMEOUT_S, ControllerOption, JsonOption, TimeoutOption, pairs
+from trimtab.cli.replay_parts import replay_part
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -73,19 +75,12 @@ SizesOption = Annotated[
     ),
 ]
 
-commands = typer.Typer()
+commands = command_group("Cost profiles: what decode steps take, learnt from traces.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(commands, name="profile")
-
-
-@commands.callback(invoke_without_command=True)
-def common(context: typer.Context) -> None:
-    """Cost profiles: what decode steps take, learnt from traces."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @commands.command("fit")
@@ -153,11 +148,7 @@ def check(
 
 def _tools() -> Any:
     """What reads and learns; it needs more than the controller does."""
-    try:
-        from trimtab.replay.profiles import learning as profile_learning
-    except ImportError as error:
-        raise TrimtabError("this needs scikit-learn: pip install 'trimtab[replay]'") from error
-    return profile_learning
+    return replay_part("profiles.learning", "scikit-learn")
 
 
 def _wanted(model: str | None, backend: str | None, prompt_tokens: int | None, sizes: str | None) -> Wanted:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.cli.options import JsonOption
+from trimtab.cli.options import JsonOption, PoliciesOption
+from trimtab.cli.replay_parts import replay_part
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -22,15 +23,6 @@ if TYPE_CHECKING:
 TracesArgument = Annotated[
     list[Path],
     typer.Argument(metavar="TRACE", help="Traces, journals, or files that `trimtab trace import` takes."),
-]
-PolicyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME",
-        show_default=False,
-        help="A policy, with parameters after a colon: fixed:3, ucb:margin=0.05. Repeat to compare.",
-    ),
 ]
 ProfileOption = Annotated[
     Path | None,
@@ -89,7 +81,7 @@ def register(app: typer.Typer) -> None:
 
 def replay(
     traces: TracesArgument,
-    policy: PolicyOption = None,
+    policy: PoliciesOption = None,
     profile: ProfileOption = None,
     interval_ms: IntervalOption = 250.0,
     seed: SeedOption = 0,
@@ -124,12 +116,7 @@ def replay(
 
 def _tools(name: str) -> Any:
     """What reads traces and journals; it needs more than the controller does."""
-    import importlib
-
-    try:
-        return importlib.import_module(f"trimtab.replay.{name}")
-    except ImportError as error:
-        raise TrimtabError("this needs pyarrow and scikit-learn: pip install 'trimtab[replay]'") from error
+    return replay_part(name, "pyarrow and scikit-learn")
 
 
 # -- counterfactuals ---------------------------------------------------------------------------------

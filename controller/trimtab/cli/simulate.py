@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.options import JsonOption
-from trimtab.errors import TrimtabError
+from trimtab.cli.options import JsonOption, PoliciesOption
+from trimtab.cli.replay_parts import replay_part
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from trimtab.replay.simulation.trial import NamedPolicy, Trial
 
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE", help="Case files of kind env (JSON lines).")]
-PolicyOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="NAME",
-        show_default=False,
-        help="A policy, with parameters after a colon: fixed:3, ucb:margin=0.05. Repeat to compare.",
-    ),
-]
 ProfileOption = Annotated[
     str,
     typer.Option(
@@ -53,7 +44,7 @@ def register(app: typer.Typer) -> None:
 
 def simulate(
     files: FilesArgument,
-    policy: PolicyOption = None,
+    policy: PoliciesOption = None,
     profile: ProfileOption = "none",
     interval_ms: IntervalOption = 250.0,
     seed: SeedOption = 0,
@@ -111,11 +102,7 @@ def _run(
 
 
 def _draw(trials: Sequence[Trial], path: Path) -> None:
-    try:
-        from trimtab.replay.simulation.plot import plot
-    except ImportError as error:
-        raise TrimtabError("--plot needs matplotlib: pip install 'trimtab[replay]'") from error
-    plot(trials, path)
+    replay_part("simulation.plot", "matplotlib", "--plot").plot(trials, path)
 
 
 def _print_tables(verdicts: Sequence[Verdict]) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.command_group import command_group
 from trimtab.cli.options import JsonOption
-from trimtab.errors import TrimtabError
+from trimtab.cli.replay_parts import replay_part
 
 if TYPE_CHECKING:
     from trimtab.replay.traces.importing import ImportedFile, ImportReport
@@ -52,19 +53,12 @@ UntilOption = Annotated[
     str | None, typer.Option("--until", metavar="TIME", show_default=False, help="Up to then, in the same forms.")
 ]
 
-commands = typer.Typer()
+commands = command_group("Traces: recorded decode steps, to replay and to learn from.")
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.add_typer(commands, name="trace")
-
-
-@commands.callback(invoke_without_command=True)
-def common(context: typer.Context) -> None:
-    """Traces: recorded decode steps, to replay and to learn from."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 @commands.command("import")
@@ -143,12 +137,7 @@ def export(
 
 def _tools(name: str) -> Any:
     """What reads and writes traces; it needs more than the controller does."""
-    import importlib
-
-    try:
-        return importlib.import_module(f"trimtab.replay.{name}")
-    except ImportError as error:
-        raise TrimtabError("this needs pyarrow: pip install 'trimtab[replay]'") from error
+    return replay_part(name, "pyarrow")
 
 
 def _print_import(report: ImportReport) -> None:
