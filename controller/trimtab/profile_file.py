@@ -14,7 +14,6 @@ and how well it fits; nobody reads it but people.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +24,7 @@ from trimtab.domain import CostKey, Mode, ModeKind, speculate
 from trimtab.errors import DataError
 from trimtab.policies.profile import ContextCost, CostProfile, ProfilePoint, profile_of
 from trimtab.session.profiles import KeyedProfile
+from trimtab.whole_file import written_whole
 
 # Without these a profile would be taken for engines that it knows nothing of.
 INDISPENSABLE = ("model", "device_name")
@@ -134,13 +134,8 @@ def write_profile(path: Path, content: ProfileContent) -> None:
     Raises:
         DataError: The file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with written_whole(path) as beside:
         beside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise DataError(str(path), f"cannot be written: {error.strerror or error}") from error
 
 
 def keyed_profile(name: str, content: ProfileContent, place: str) -> KeyedProfile:
@@ -155,19 +150,25 @@ def keyed_profile(name: str, content: ProfileContent, place: str) -> KeyedProfil
     return KeyedProfile(name, CostKey(**msgspec.structs.asdict(content.key)), profile_of(points, context))
 
 
-def content_of(profile: CostProfile, key: CostKey, provenance: Provenance | None = None) -> ProfileContent:
-    """The profile as it goes into a file."""
+def content_of(
+    profile: CostProfile, key: CostKey, provenance: Provenance | None = None, exact: bool = False
+) -> ProfileContent:
+    """The profile as it goes into a file: `exact` to the last digit, or as well as step times are known."""
     context = profile.context
+
+    def said(value: float) -> float:
+        return value if exact else _short(value)
+
     return ProfileContent(
         points=[
-            PointContent(point.batch_size, {str(m): _short(ms) for m, ms in point.ms.items()}, point.context_tokens)
+            PointContent(point.batch_size, {str(m): said(ms) for m, ms in point.ms.items()}, point.context_tokens)
             for point in profile.points
         ],
         key=KeyContent(**key.stated()),  # type: ignore[arg-type]
         context=None
         if context is None
         else ContextContent(
-            _short(context.reference_tokens), _short(context.ms_per_token), _short(context.ms_per_longest_token)
+            said(context.reference_tokens), said(context.ms_per_token), said(context.ms_per_longest_token)
         ),
         provenance=provenance,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from trimtab.domain import PLAIN_COLD, PLAIN_WARM, CostKey, Mode, minor_version, modes_of, speculate
 from trimtab.errors import DataError
 from trimtab.policies.profile import ContextCost, CostProfile, ProfilePoint, profile_of
-from trimtab.profile_file import content_of, keyed_profile, read_key, read_mode, read_profile, write_profile
+from trimtab.profile_file import KeyContent, content_of, keyed_profile, read_key, read_mode, read_profile, write_profile
 
 KEY = CostKey(model="/models/8b", device_name="NVIDIA H200", tp_size=1, sglang_version="0.5")
 
@@ -118,6 +119,16 @@ def test_a_bad_profile_file_is_one_error(tmp_path: Path, content: str | None, pr
 @given(st.sampled_from(modes_of([0, 1, 7, 64])) | st.sampled_from([PLAIN_COLD, PLAIN_WARM]))
 def test_every_mode_is_read_as_it_is_printed(mode: Mode) -> None:
     assert read_mode("here", str(mode)) == mode
+
+
+def test_a_file_keeps_every_field_of_a_key() -> None:
+    assert KeyContent.__struct_fields__ == tuple(field.name for field in fields(CostKey))
+
+
+def test_an_exact_content_keeps_every_digit() -> None:
+    profile = profile_of([ProfilePoint(8, {PLAIN_WARM: 5.123456789})], ContextCost(500.25, 0.00001234567))
+    assert keyed_profile("p", content_of(profile, KEY, exact=True), "here").profile == profile
+    assert keyed_profile("p", content_of(profile, KEY), "here").profile.points[0].ms[PLAIN_WARM] == 5.1235
 
 
 def test_a_key_is_read_from_text_and_a_wrong_field_is_named() -> None:

@@ -8,28 +8,9 @@ from collections.abc import Iterable
 import msgspec
 
 from trimtab.policies.contract import Decision
-from trimtab.profile_file import ContextContent, KeyContent, PointContent, ProfileContent
+from trimtab.profile_file import content_of
+from trimtab.session import events
 from trimtab.session.engine_session import EngineSession
-from trimtab.session.events import (
-    Answered,
-    Connected,
-    Disconnected,
-    Effect,
-    Event,
-    Note,
-    Pinned,
-    PoliciesSwapped,
-    PolicySet,
-    Reported,
-    Resumed,
-    SendLease,
-    SendRelease,
-    ShadowDropped,
-    ShadowSet,
-    ShuttingDown,
-    Ticked,
-    Unpinned,
-)
 from trimtab.session.profiles import KeyedProfile
 from trimtab.session.state import PolicyChoice
 from trimtab.store.content import (
@@ -47,38 +28,38 @@ from trimtab.wire import lease_message
 Record = tuple[Kind, bytes]
 
 
-def event_record(event: Event, wire: bytes = b"") -> Record:
+def event_record(event: events.Event, wire: bytes = b"") -> Record:
     """The entry of an event; `wire` is the engine's message that it came from. `Resumed` has one of its own."""
     match event:
-        case Connected():
+        case events.Connected():
             return Kind.HELLO, wire
-        case Reported():
+        case events.Reported():
             return Kind.REPORT, wire
-        case Answered():
+        case events.Answered():
             return Kind.ACK, wire
-        case Ticked():
+        case events.Ticked():
             return Kind.TICK, b""
-        case Pinned():
+        case events.Pinned():
             return Kind.PINNED, encode(PinContent(event.pin, event.duration_s))
-        case Unpinned():
+        case events.Unpinned():
             return Kind.UNPINNED, b""
-        case PolicySet():
+        case events.PolicySet():
             return Kind.POLICY_SET, encode(PolicyChoice(event.name, event.parameters))
-        case ShadowSet():
+        case events.ShadowSet():
             return Kind.SHADOW_SET, encode(PolicyChoice(event.name, event.parameters))
-        case ShadowDropped():
+        case events.ShadowDropped():
             return Kind.SHADOW_DROPPED, b""
-        case PoliciesSwapped():
+        case events.PoliciesSwapped():
             return Kind.POLICIES_SWAPPED, b""
-        case Disconnected():
+        case events.Disconnected():
             return Kind.DISCONNECT, encode(ReasonContent(event.reason))
-        case ShuttingDown():
+        case events.ShuttingDown():
             return Kind.STOPPING, encode(ReasonContent(event.reason))
-        case Resumed():
+        case events.Resumed():
             raise ValueError("the state of a resumed session is written with what its host knows")
 
 
-def effect_records(session: EngineSession, effects: Iterable[Effect], explained: int) -> list[Record]:
+def effect_records(session: EngineSession, effects: Iterable[events.Effect], explained: int) -> list[Record]:
     """The entries of what a session asked for just now, each new lease with the decision that it came from.
 
     Args:
@@ -89,14 +70,14 @@ def effect_records(session: EngineSession, effects: Iterable[Effect], explained:
     records: list[Record] = []
     for effect in effects:
         match effect:
-            case SendLease():
+            case events.SendLease():
                 message = lease_message(effect).lease
                 records.append((Kind.LEASE, message.SerializeToString(deterministic=True)))
                 if effect.lease.version > explained and session.decision is not None:
                     records.append(_decision_record(effect.lease.version, session.policy_name, session.decision))
-            case SendRelease():
+            case events.SendRelease():
                 records.append((Kind.RELEASE, encode(ReasonContent(effect.reason))))
-            case Note():
+            case events.Note():
                 records.append((Kind.NOTE, encode(NoteContent(effect.event, effect.fields, effect.warning))))
     return records
 
@@ -113,17 +94,7 @@ def failure_record(error: Exception) -> Record:
 
 def profile_content(profile: KeyedProfile) -> str:
     """The profile as JSON, digit for digit."""
-    context = profile.profile.context
-    content = ProfileContent(
-        points=[
-            PointContent(point.batch_size, {str(mode): ms for mode, ms in point.ms.items()}, point.context_tokens)
-            for point in profile.profile.points
-        ],
-        key=KeyContent(**profile.key.stated()),  # type: ignore[arg-type]
-        context=ContextContent(context.reference_tokens, context.ms_per_token, context.ms_per_longest_token)
-        if context
-        else None,
-    )
+    content = content_of(profile.profile, profile.key, exact=True)
     return encode(KeptProfile(profile.name, content)).decode()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from html import escape
@@ -13,12 +12,12 @@ import msgspec
 import numpy as np
 
 from trimtab import __version__
-from trimtab.errors import DataError
 from trimtab.replay.counterfactual.result import AS_RECORDED, ReplayResult, ReplayVerdict
 from trimtab.replay.report.figures import Figure, figures, series_colour
 from trimtab.replay.report.surface import cost_figure
 from trimtab.replay.report.svg import Scale
 from trimtab.replay.report.text import METHOD, SHARES, facts, gain_words, headline, notes
+from trimtab.whole_file import written_whole
 
 BAR_WIDTH, BAR_HEIGHT = 130.0, 20.0
 # Columns of the table beside the policy; the one without a name has the intervals as bars.
@@ -39,13 +38,8 @@ def write_report(results: Sequence[ReplayResult], path: Path, command: str = "")
     Raises:
         DataError: The page cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with written_whole(path) as beside:
         beside.write_text(report_page(results, command), encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise DataError(str(path), f"cannot be written: {error.strerror or error}") from error
 
 
 def report_page(results: Sequence[ReplayResult], command: str = "") -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +13,7 @@ import pyarrow.csv as pa_csv
 from trimtab.errors import DataError
 from trimtab.replay.traces.reader import open_parquet
 from trimtab.replay.traces.schema import COLUMNS, COUNTS, WORDS
+from trimtab.whole_file import written_whole
 
 # More is slow to read and fills disks.
 MAX_CSV_ROWS = 200_000
@@ -24,20 +25,12 @@ def write_csv(trace_path: Path, output: Path) -> None:
     Raises:
         DataError: It has more than `MAX_CSV_ROWS`, or the file cannot be written.
     """
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    trace = open_parquet(trace_path)
-    try:
+    with closing(open_parquet(trace_path)) as trace:
         rows = trace.metadata.num_rows
         if rows > MAX_CSV_ROWS:
             raise DataError(str(output), f"would have {rows:,} rows, at most {MAX_CSV_ROWS:,}: write Parquet instead")
-        with beside.open("wb") as file:
+        with written_whole(output) as beside, beside.open("wb") as file:
             _write(trace, file)
-        beside.replace(output)
-    except OSError as error:
-        raise DataError(str(output), f"cannot be written: {error.strerror or error}") from error
-    finally:
-        trace.close()
-        beside.unlink(missing_ok=True)
 
 
 def _write(trace: Any, file: IO[bytes]) -> None:
