@@ -6,12 +6,12 @@ A play is a decode step, the reward is emitted tokens a second of step time, age
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 from trimtab.domain import Mode, StepRow
+from trimtab.policies.bands import band_of
 from trimtab.policies.contract import Candidate, PolicyContext, is_informative
 
 NEGLIGIBLE_PLAYS = 0.5
@@ -88,7 +88,7 @@ class ArmTable:
             mode = self._number.get(row.mode)
             if mode is None or row.step_ns is None or not is_informative(row):
                 continue
-            band = self.current = max(0, bisect_right(self._edges, row.batch_size) - 1)
+            band = self.current = band_of(self._edges, row.batch_size)
             step_s = row.step_ns / 1e9
             fade = 0.5 ** (step_s / self._half_life_s)
             for arm in self.bands[band]:

@@ -13,13 +13,13 @@ Which row may teach what is decided here and nowhere else:
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import le
 from typing import Any
 
 from trimtab.domain import DepthCounts, Mode, StepFlag, StepRow
+from trimtab.policies.bands import band_of
 from trimtab.policies.change import Counts
 from trimtab.policies.cost import CellKey, Observation
 from trimtab.policies.cost_features import context_knot
@@ -177,7 +177,7 @@ class RowReader:
     def _read_swept(self, sums: ReportSums, row: StepRow, mode: int, flags: int, timed: bool) -> None:
         """A row of the start-up sweep: its time is a cost, its requests are nobody's and its load is made up."""
         if timed and row.step_ns is not None and mode >= 0 and mode == self._last_mode and not flags & _SWITCHED:
-            band = max(0, bisect_right(self._bands, row.batch_size) - 1)
+            band = band_of(self._bands, row.batch_size)
             octave = math.log2(row.padded_batch_size or row.batch_size)
             sums.steps += 1
             self._tally(sums, row, mode, band, octave, row.step_ns / 1e6)
@@ -197,7 +197,7 @@ class RowReader:
     def _time(self, sums: ReportSums, row: StepRow, mode: int, flags: int, step_ms: float) -> None:
         padded = row.padded_batch_size or row.batch_size
         # Under data-parallel attention the largest batch of all ranks reads the table.
-        band = max(0, bisect_right(self._bands, row.global_batch_size or row.batch_size) - 1)
+        band = band_of(self._bands, row.global_batch_size or row.batch_size)
         octave = math.log2(padded)
         _note_load(sums, row, band, octave, step_ms)
         sums.last_band = self._band_in_force(row, band)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
@@ -313,27 +313,31 @@ def _held(pin: control_pb2.Pin) -> str:
     return str(mode_from_wire("pin.mode", pin.mode))
 
 
+def _by_reason(
+    name: str, text: str, samples: Iterable[Sample], counts: Callable[[pb.Engine], Mapping[str, int]]
+) -> Metric:
+    family = CounterMetricFamily(name, text, labels=["engine", "reason"])
+    for sample in samples:
+        for reason, count in sorted(counts(sample.engine).items()):
+            family.add_metric([sample.engine.engine_id, reason], count)
+    return family
+
+
 def _dropped(samples: Iterable[Sample]) -> Metric:
-    family = CounterMetricFamily(
+    return _by_reason(
         "trimtab_engine_dropped_rows",
         "Step rows and samples that the plugin left out, by reason, since the engine started. A few are normal "
         "(finished requests); if one reason grows with every step, this SGLang version does something new: report it.",
-        labels=["engine", "reason"],
+        samples,
+        lambda engine: engine.measured.dropped,
     )
-    for sample in samples:
-        for reason, count in sorted(sample.engine.measured.dropped.items()):
-            family.add_metric([sample.engine.engine_id, reason], count)
-    return family
 
 
 def _refused(samples: Iterable[Sample]) -> Metric:
-    family = CounterMetricFamily(
+    return _by_reason(
         "trimtab_engine_refused",
         "What was refused by reason: lease_* by the engine, the rest (messages, columns, rows) by the controller. "
         "lease_*: `trimtab show ENGINE` says why. Others: plugin and controller do not fit; use the same release.",
-        labels=["engine", "reason"],
+        samples,
+        lambda engine: engine.refused,
     )
-    for sample in samples:
-        for reason, count in sorted(sample.engine.refused.items()):
-            family.add_metric([sample.engine.engine_id, reason], count)
-    return family

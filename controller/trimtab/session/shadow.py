@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from trimtab.domain import Mode, StepFlag, StepRow, TableEntry
 from trimtab.errors import PolicyError
+from trimtab.policies.bands import band_of
 from trimtab.policies.contract import Decision, Policy
 from trimtab.policies.registry import PolicyFactory
 from trimtab.session.events import Note
@@ -146,4 +146,4 @@ class _Table:
         self._modes = [band.mode for band in decision.bands]
 
     def mode_at(self, batch_size: int) -> Mode:
-        return self._modes[max(0, bisect_right(self._edges, batch_size) - 1)]
+        return self._modes[band_of(self._edges, batch_size)]
