@@ -7,8 +7,7 @@ from itertools import product
 from typing import NamedTuple, Protocol
 
 from trimtab.domain import DepthCounts, EngineInfo, Mode, StepFlag, StepRow
-from trimtab.policies.registry import PolicyFactory
-from trimtab.replay.simulation.engine_side import REPORT_INTERVAL_MS, EngineSide
+from trimtab.replay.simulation.engine_side import EngineSide
 from trimtab.replay.simulation.stock_rule import StockRule
 
 _GRAPH, _GAP, _SWITCHED, _EXPLORED = StepFlag.GRAPH, StepFlag.GAP, StepFlag.SWITCHED, StepFlag.EXPLORED
@@ -91,31 +90,16 @@ class SessionChooser:
     """The session of the controller with its policy, and the lease machine, at the report interval.
 
     Args:
-        info: What the engine says of itself.
-        policy_name: Name of the policy.
-        factory: Makes it.
-        interval_ms: Report interval.
-        seed: Seed of the policy.
-
-    Raises:
-        PolicyError: The policy cannot work with the modes of this engine.
+        side: The engine's side of it.
     """
 
-    def __init__(
-        self,
-        info: EngineInfo,
-        policy_name: str,
-        factory: PolicyFactory,
-        interval_ms: float = REPORT_INTERVAL_MS,
-        seed: int = 0,
-    ) -> None:
-        self.side = EngineSide(info, policy_name, factory, interval_ms, seed)
-        self._machine = self.side.machine
-        self._start = info.in_force.mode or info.modes[0]
+    def __init__(self, side: EngineSide) -> None:
+        self.side = side
+        self._machine = side.machine
 
     def choose(self, batch_size: int) -> Mode:
         """What the lease says."""
-        return self._machine.choose(batch_size) or self._start
+        return self._machine.choose(batch_size) or self.side.start
 
     def finish(self, step: Begun, mode: Mode, end_ms: float) -> None:
         """Send what is due by the end of the step, then note its row for the next report."""

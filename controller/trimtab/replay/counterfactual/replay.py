@@ -24,7 +24,7 @@ from trimtab.replay.counterfactual.ledger import Ledger
 from trimtab.replay.counterfactual.result import AS_RECORDED, ReplayResult
 from trimtab.replay.counterfactual.stepped import SteppedCourse
 from trimtab.replay.counterfactual.verdict import BinSums, Played, result_of
-from trimtab.replay.simulation.engine_side import REPORT_INTERVAL_MS
+from trimtab.replay.simulation.engine_side import REPORT_INTERVAL_MS, EngineSide
 from trimtab.replay.simulation.trial import NamedPolicy
 from trimtab.replay.trace_model.acceptance import follow_acceptance
 from trimtab.replay.trace_model.costs import ReplayCosts, fitted_costs, given_costs
@@ -217,4 +217,4 @@ def course_through_session(
 
 
 def _session(info: EngineInfo, policy: NamedPolicy, settings: ReplaySettings) -> SessionChooser:
-    return SessionChooser(info, policy.name, policy.factory, settings.interval_ms, settings.seed)
+    return SessionChooser(EngineSide(info, policy.name, policy.factory, settings.interval_ms, settings.seed))

@@ -155,12 +155,11 @@ class SessionDriver:
     ) -> None:
         self._side = EngineSide(_engine_info(environment), policy_name, factory, interval_ms, seed)
         self.session, self.machine = self._side.session, self._side.machine
-        self._start = environment.start
         self._graph_batch_sizes = environment.graph_batch_sizes
 
     def choose(self, load: StepLoad) -> Mode:
         """What the lease says; the start mode while there is none."""
-        return self._side.choose(load.batch_size) or self._start
+        return self._side.choose(load.batch_size) or self._side.start
 
     def finish(self, result: StepResult) -> None:
         """Send what is due by the end of the step, then note its row for the next report."""

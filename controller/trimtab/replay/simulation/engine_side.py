@@ -27,11 +27,16 @@ class EngineSide:
     For every step, in this order: `choose`, `pass_time` up to its end, `note` with its row.
 
     Args:
-        info: What the engine says of itself; its `in_force.mode` runs while there is no lease.
+        info: What the engine says of itself; its `in_force.mode`, or else its first mode, runs while there is no lease.
         policy_name: Name of the policy, for the session.
         factory: Makes the policy.
         interval_ms: Report interval.
         seed: Seed of the policy.
+
+    Attributes:
+        session: The controller's session.
+        machine: The plugin's lease machine.
+        start: What runs while there is no lease.
 
     Raises:
         PolicyError: The policy cannot work with the modes of this engine.
@@ -48,6 +53,7 @@ class EngineSide:
         settings = SessionSettings(report_interval_s=interval_ms / 1e3, lease_ttl_s=LEASE_TTL_S, seed=seed)
         self.session = EngineSession(policy_name, factory, settings)
         self.machine = LeaseMachine()
+        self.start = info.in_force.mode or info.modes[0]
         self._name = str(info.key)
         self._interval_ms = interval_ms
         self._tick_ms = min(interval_ms / 2, LEASE_TTL_S * 1e3 / 4)
