@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab_sglang.facts import sglang_version
 from trimtab_sglang.topology import UNFIT_SETTINGS, unfit_for_dp_attention
 
 if TYPE_CHECKING:
@@ -32,7 +33,10 @@ EXCHANGE = "sglang.srt.managers.scheduler_components.dp_attn.MLPSyncBatchInfo.al
 SGLANGS_WORDS = "not synchronized across DP ranks"
 LOOKED_AT = (
     *(name for name, _ in UNFIT_SETTINGS), "dwdp_size", "disaggregation_mode", "pp_size", "attn_cp_size", "nnodes",
+    "device", "disable_cuda_graph", "cuda_graph_config",
 )  # fmt: skip
+# With these the capture in the target's scope (`target_scope.py`) was seen to work on GPUs.
+GRAPHS_TRIED = ("0.5.16",)
 # More verify steps than any server lives: SGLang's rule stays where it begins.
 NEVER_WARM = 1 << 60
 
@@ -46,7 +50,7 @@ def lift_refusal(plugin: Plugin) -> Any:
             return reason
         try:
             settings = _resolved(server_args)
-            unfit = unfit_for_dp_attention(settings, os.environ)
+            unfit = unfit_for_dp_attention(settings, os.environ) + untried_graphs(settings, sglang_version())
             if unfit:
                 logger.warning("trimtab leaves SGLang's refusal in place: %s", "; ".join(unfit))
                 return reason
@@ -72,6 +76,20 @@ def after_exchange(plugin: Plugin) -> Any:
             fuse.blow("reading the batch sizes of all ranks", error)
 
     return hook
+
+
+def untried_graphs(settings: Mapping[str, Any], version: str) -> list[str]:
+    """Why CUDA graphs stand in the way; empty if they do not, or none are captured for decoding."""
+    config = settings.get("cuda_graph_config")
+    decode = config.get("decode") if isinstance(config, Mapping) else getattr(config, "decode", None)
+    backend = decode.get("backend") if isinstance(decode, Mapping) else getattr(decode, "backend", None)
+    without = settings.get("device") == "cpu" or settings.get("disable_cuda_graph") or backend == "disabled"
+    if without or version in GRAPHS_TRIED:
+        return []
+    return [
+        f"CUDA graphs: SGLang {version} captures those of further step counts among the draft's ranks, and our way "
+        f"around that was tried with {', '.join(GRAPHS_TRIED)} only; start with --disable-cuda-graph to act"
+    ]
 
 
 def settled(config: Mapping[str, Any]) -> dict[str, Any]:

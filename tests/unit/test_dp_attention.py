@@ -39,7 +39,7 @@ def set_by_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]
 
 def asked(reason: str | None, **server: Any) -> Any:
     hook = lift_refusal(EmbeddedEngine(UNLINKED).plugin)
-    return hook(lambda args: reason, SimpleNamespace(**server))
+    return hook(lambda args: reason, SimpleNamespace(**{"device": "cpu", **server}))
 
 
 def test_the_refusal_is_lifted_and_sglangs_own_rule_settled(set_by_us: dict[str, Any]) -> None:
@@ -64,6 +64,28 @@ def test_where_the_ranks_would_not_stay_together_the_refusal_stays_and_the_log_s
     assert set_by_us == {}
     (record,) = caplog.records
     assert "enable_dp_attention_local_control_broadcast: decisions would not reach" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("server", "version", "unfit"),
+    [
+        ({"device": "cuda"}, "0.5.16", False),
+        ({"device": "cuda"}, "0.5.23", True),
+        ({"device": "cuda", "disable_cuda_graph": True}, "0.5.23", False),
+        ({"device": "cuda", "cuda_graph_config": {"decode": {"backend": "disabled"}}}, "0.5.23", False),
+        (
+            {"device": "cuda", "cuda_graph_config": SimpleNamespace(decode=SimpleNamespace(backend="full"))},
+            "0.5.23",
+            True,
+        ),
+        ({"device": "cpu"}, "0.5.23", False),
+    ],
+)
+def test_with_cuda_graphs_only_where_that_was_seen_to_work(
+    server: dict[str, Any], version: str, unfit: bool, set_by_us: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dp_attention, "sglang_version", lambda: version)
+    assert asked(REFUSED, **server) == (REFUSED if unfit else None)
 
 
 def test_a_failure_of_ours_leaves_the_refusal(set_by_us: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
