@@ -119,7 +119,7 @@ counts_by_depth = st.lists(st.integers(0, 60), min_size=1, max_size=DEPTH + 2).m
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 50), counts_by_depth), max_size=20))
 def test_whatever_comes_expectations_grow_with_drafts_and_stay_possible(
     reports: list[tuple[int, list[int]]],

@@ -11,7 +11,7 @@ from trimtab.policies.probing import Price, Probe, ProbeClock, dwell_for, plan_p
 from trimtab_sglang.lease import Lease, LeaseMachine
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10_000), last_step=st.integers(0, 5_000), steps=st.integers(1, 120), dwell=st.integers(4, 16)
 )

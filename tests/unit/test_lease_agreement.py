@@ -178,7 +178,7 @@ def obey(command: Command, rule: SpelledOut) -> None:
             rule.release()
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(courses())
 def test_the_machine_decides_what_the_rule_says(course: list[tuple[Command, list[int]]]) -> None:
     machine, rule = LeaseMachine(), SpelledOut()
@@ -193,7 +193,7 @@ def test_the_machine_decides_what_the_rule_says(course: list[tuple[Command, list
     )  # fmt: skip
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(courses())
 def test_two_ranks_given_the_same_commands_choose_the_same(course: list[tuple[Command, list[int]]]) -> None:
     speaking, other = LeaseMachine(), LeaseMachine()
@@ -205,7 +205,7 @@ def test_two_ranks_given_the_same_commands_choose_the_same(course: list[tuple[Co
             assert speaking.choice == other.choice
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(courses())
 def test_a_choice_describes_the_mode_that_was_chosen(course: list[tuple[Command, list[int]]]) -> None:
     machine = LeaseMachine()

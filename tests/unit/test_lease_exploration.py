@@ -14,7 +14,7 @@ from trimtab_sglang.lease import Lease, LeaseMachine, Mode, TableEntry, speculat
 
 ENTRY = TableEntry(1, speculate(3), 0.7, ((speculate(1), 0.2), (speculate(5), 0.1)))
 SEEDS = st.integers(0, 2**64 - 1)
-seeded = settings(deadline=None, derandomize=True)
+seeded = settings(derandomize=True)
 
 
 def exploring(seed: int = 11, dwell: int = 4, **fields: Any) -> Lease:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trimtab.replay.arrays import Floats
@@ -64,7 +64,6 @@ def test_the_same_seed_gives_the_same_interval() -> None:
     assert first == again != other
 
 
-@settings(deadline=None)
 @given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
 def test_the_interval_does_not_depend_on_units(of_top: float, of_bottom: float) -> None:
     bootstrap, top, bottom = BlockBootstrap(60), skewed(4, 60), 1 + skewed(5, 60)

@@ -25,7 +25,7 @@ TABLE = (TableEntry(1, speculate(7)), TableEntry(3, speculate(1)))
 # -- without a lease -----------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(
     seed=st.integers(0, 1000),
     chance=st.sampled_from([0.1, 0.5, 0.9]),

@@ -22,7 +22,7 @@ def test_a_result_belongs_to_the_mode_that_was_launched_and_not_to_the_one_in_fo
     assert not +engine.row_maker().dropped
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(st.lists(st.tuples(st.sampled_from([0, 1, 3, 5, 7]), st.integers(1, 6)), min_size=1, max_size=12))
 def test_rows_are_the_same_as_those_of_results_that_are_processed_at_once(course: list[tuple[int, int]]) -> None:
     engines = [EmbeddedEngine(world=DrawnWorld(3)), OverlappedEngine(world=DrawnWorld(3))]

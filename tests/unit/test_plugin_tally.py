@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trimtab_sglang.rows import ABSENT, Tally, tally
 
-seeded = settings(deadline=None, derandomize=True)
+seeded = settings(derandomize=True)
 
 
 @pytest.mark.parametrize(

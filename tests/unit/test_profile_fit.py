@@ -84,7 +84,7 @@ def test_other_kinds_of_plain_are_no_part_of_the_ladder_of_steps() -> None:
     assert profile.step_ms(PLAIN_WARM, 16) == pytest.approx(costs.ms(PLAIN_WARM, 16))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 1000), moe=st.booleans())
 def test_a_bigger_batch_never_costs_less_and_more_steps_never_do_unless_the_model_is_a_mixture_of_experts(
     seed: int, moe: bool

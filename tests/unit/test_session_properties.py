@@ -70,7 +70,7 @@ events: st.SearchStrategy[Event] = st.one_of(
 courses = st.lists(st.tuples(events, st.integers(0, 3_000)), max_size=40)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300, derandomize=True)
 @given(courses, st.sampled_from(["goodput", "fixed", "ucb"]))
 def test_whatever_is_said_to_a_session_what_it_sends_can_be_followed(
     course: list[tuple[Event, int]], policy: str
@@ -101,7 +101,7 @@ def test_whatever_is_said_to_a_session_what_it_sends_can_be_followed(
             nonce, version = effect.nonce, effect.lease.version
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(courses)
 def test_the_same_history_gives_the_same_decisions(course: list[tuple[Event, int]]) -> None:
     def history() -> list[str]:
@@ -116,7 +116,7 @@ def test_the_same_history_gives_the_same_decisions(course: list[tuple[Event, int
     assert history() == history()
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(courses)
 def test_after_its_end_a_session_sends_nothing(course: list[tuple[Event, int]]) -> None:
     session = EngineSession("fixed", policy_factory("fixed", {"steps": "3"}), SessionSettings())

@@ -131,7 +131,7 @@ def stepped(old: EngineSession, event: Event | None, at_ns: int) -> tuple[Engine
     return old, old.step(event, at_ns)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     policy=st.sampled_from(["goodput", "ucb", "exp3", "sglang-ema", "table"]),
     names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=30),

@@ -135,7 +135,7 @@ ENTRIES = st.lists(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(entries=ENTRIES)
 def test_whatever_comes_each_engine_keeps_its_newest_state_and_the_orders_after_it(
     tmp_path_factory: pytest.TempPathFactory, restarts: bool, entries: list[tuple[str, Kind, int]]

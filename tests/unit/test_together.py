@@ -271,7 +271,7 @@ def leases(draw: st.DrawFn, version: int) -> Lease:
     )
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(data=st.data())
 def test_whatever_happens_to_whom_the_ranks_run_the_same_steps(data: st.DataObject) -> None:
     engine = RankedEngine(3, chance=data.draw(st.sampled_from([0.3, 0.9])))

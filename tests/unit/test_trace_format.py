@@ -63,14 +63,14 @@ def any_rows(draw: Any) -> list[StepRow]:
     return rows
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rows=any_rows())
 def test_step_rows_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, rows: list[StepRow]) -> None:
     path = write_rows(tmp_path_factory.mktemp("t") / "rows.parquet", rows)
     assert step_rows_of(path) == rows
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(rows=any_rows(), most=st.integers(1, 4))
 def test_arrays_say_what_the_rows_say(tmp_path_factory: pytest.TempPathFactory, rows: list[StepRow], most: int) -> None:
     path = write_rows(tmp_path_factory.mktemp("t") / "rows.parquet", rows)

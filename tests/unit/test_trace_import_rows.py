@@ -80,7 +80,7 @@ def written(folder: Path, rows: list[dict[str, Any]], engine: str) -> Path:
     return folder / "made.parquet"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(rows=any_rows(), engine=st.sampled_from(["a", 'with "quotes", and commas', "größer/1"]))
 def test_what_is_exported_as_csv_comes_back_equal(
     tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]], engine: str
@@ -93,7 +93,7 @@ def test_what_is_exported_as_csv_comes_back_equal(
     assert table_of(folder / "out.parquet").equals(table_of(trace))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(rows=any_rows())
 def test_the_same_as_json_lines(tmp_path_factory: pytest.TempPathFactory, rows: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("t")

@@ -31,7 +31,7 @@ def calm_down(scene: Scene, end: str) -> list[str]:
     return said
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60, derandomize=True)
 @given(courses)
 def test_a_controller_that_returns_leads_within_two_seconds_and_one_that_goes_leads_no_longer_than_its_lease(
     course: list[tuple[str, int]],
