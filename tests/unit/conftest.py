@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""What the unit tests share."""
 
 from __future__ import annotations
 
