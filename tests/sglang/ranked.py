@@ -25,6 +25,8 @@ DP_ATTENTION = {
     "tp-size": "2", "dp-size": "2", "enable-dp-attention": "", "speculative-algorithm": "EAGLE3",
 }  # fmt: skip
 FAULT = "SGLANG_CPU_TRIMTAB_FAULT"
+# Drafting rarely pays on a CPU, and modes drawn at random never do: the guard would be right to drop every lease.
+UNGUARDED = {"SGLANG_CPU_TRIMTAB_UNGUARDED": "1"}
 BETWEEN_LEASES_S = 0.05
 WAIT_S = 90.0
 
@@ -42,7 +44,7 @@ def dp_attention(controller: str, fault: str = "") -> EngineSettings:
 
 def _environment(controller: str, fault: str) -> dict[str, str]:
     faults = {FAULT: fault} if fault else {}
-    return {"TRIMTAB_CONTROLLER": controller, "TRIMTAB_MODE": "act", **ONE_CORE_EACH, **faults}
+    return {"TRIMTAB_CONTROLLER": controller, "TRIMTAB_MODE": "act", **ONE_CORE_EACH, **UNGUARDED, **faults}
 
 
 class RestlessController:

@@ -8,6 +8,8 @@ SGLANG_CPU_TRIMTAB_FAULT=KIND:RANK[:STEP]
     choosing-always  ... from STEP on
     forged           the rank notes another batch size at STEP than it had
     own-clock        the rank chooses by its own clock from STEP on: what must never happen
+
+SGLANG_CPU_TRIMTAB_UNGUARDED=1: the plugin's guard finds no lease harmful.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 FAULT = "SGLANG_CPU_TRIMTAB_FAULT"
+UNGUARDED = "SGLANG_CPU_TRIMTAB_UNGUARDED"
 OWN_CLOCK_NS = 50_000_000
 
 
@@ -82,6 +85,11 @@ def arm(kind: str, step: int) -> None:
 
 
 def _load() -> None:
+    if os.environ.get(UNGUARDED) == "1" and tp_rank() is not None:
+        from trimtab_sglang import guard
+
+        of_this_process: Any = guard
+        of_this_process.HARMFUL_SHARE = 0.0
     kind, _, where = os.environ.get(FAULT, "").partition(":")
     rank, _, step = where.partition(":")
     if kind and tp_rank() == int(rank):
