@@ -1,8 +1,8 @@
 """An SGLang plugin that loads Trimtab's without a controller: a file says which mode runs, another gets every row.
 
-TRIMTAB_GPU_FOLDER holds `mode` (`plain_native`, `plain_warm`, `plain_cold`, `speculate(3)`; empty: SGLang's own) and
-gets `rows.csv` (a row a decode step), `facts.json` (what the engine offers and what native plain takes) and `fuse`
-(why the plugin gave up, if it did).
+TRIMTAB_GPU_FOLDER holds `mode` (`plain_native`, `plain_warm`, `plain_cold`, `speculate(3)`, or what else
+`forced_leases` knows; empty: SGLang's own) and gets `rows.csv` (a row a decode step), `facts.json` (what the engine
+offers and what native plain takes) and `fuse` (why the plugin gave up, if it did).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from forced_leases import lease_of
 from trimtab_sglang import host
 from trimtab_sglang.facts import EngineFacts
-from trimtab_sglang.lease import PLAIN_NATIVE, Lease, Mode, TableEntry
+from trimtab_sglang.lease import PLAIN_NATIVE, Mode
 from trimtab_sglang.plugin import Plugin
 from trimtab_sglang.policy import MODES_BY_STEPS
 from trimtab_sglang.ranks import Command, Order, Posted
@@ -66,7 +67,7 @@ class Forcer:
         self._wanted, self._version = wanted, self._version + 1
         order = Command(Order.RELEASE)
         if wanted:
-            order = Command(Order.ADOPT, lease=Lease(self._version, (TableEntry(1, self._modes[wanted]),)))
+            order = Command(Order.ADOPT, lease=lease_of(wanted, self._modes, self._version))
         self._plugin.mailbox.post(Posted(order))
 
     def _mode_of(self, draft_tokens: int | None) -> Mode:
