@@ -163,7 +163,7 @@ class Eagle3Head(nn.Module):  # type: ignore[misc]
         """
         hidden, prefix = self.shape.hidden, f"model.layers.{layers - 1}."
         self.fc.weight.zero_()
-        self.fc.weight[:, 2 * hidden :] = torch.eye(hidden)
+        self.fc.weight[:, 2 * hidden :] = torch.eye(hidden, device=self.fc.weight.device)
         self.norm.weight.copy_(target["model.norm.weight"])
         head = target.get("lm_head.weight", target["model.embed_tokens.weight"])
         self.lm_head.weight.copy_(head[self.hot_tokens.to(head.device)])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from draft_head import read_layers
 from real_prompts import KINDS, TRAINING_SEED, Prompter
+from small_llama import SmallLlama
 
 # Every other prompt of a kind is gone on with greedily, the rest is sampled.
 TEMPERATURE = 0.8
@@ -45,32 +44,17 @@ class Text:
         return Text(self.tokens[:, part], self.best[:, part], self.features[:, part], self.last[:, part])
 
 
-class Target:
-    """The model that the head drafts for.
+class Writer:
+    """Writes text with the model that a head is to draft for.
 
     Args:
-        folder: Its checkpoint.
+        model: That model.
+        prompter: Its prompts.
         device: Where it runs.
-        dtype: What it computes in.
     """
 
-    def __init__(self, folder: Path, device: str, dtype: Any) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
-        self._device, self._dtype = device, dtype
-        self._read = read_layers(self._model.config.num_hidden_layers)
-        self.prompter = Prompter(folder)
-
-    @property
-    def tensors(self) -> Mapping[str, Any]:
-        """Its weights by name."""
-        weights: Mapping[str, Any] = self._model.state_dict()
-        return weights
-
-    def embed(self, tokens: Any) -> Any:
-        """Embeddings, shape (..., hidden)."""
-        return self._model.get_input_embeddings()(tokens)
+    def __init__(self, model: SmallLlama, prompter: Prompter, device: str) -> None:
+        self._model, self._prompter, self._device = model, prompter, device
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def write(self, rows: int, prompt_length: int, length: int, seed: int, deadline: float) -> Text:
@@ -83,26 +67,22 @@ class Target:
             seed: Of prompts and sampling.
             deadline: On the monotonic clock, seconds.
         """
-        prompts = self.prompter.mixed(rows, TRAINING_SEED + 1000 * seed, prompt_length)
+        prompts = self._prompter.mixed(rows, TRAINING_SEED + 1000 * seed, prompt_length)
         draw = torch.Generator(self._device).manual_seed(seed)
-        sampled = torch.arange(rows, device=self._device) // len(KINDS) % 2
-        heat = (sampled * TEMPERATURE)[:, None]
-        fed, cache = torch.tensor(prompts, device=self._device), None
-        parts: list[tuple[Any, ...]] = []
-        written = 0
+        heat = (torch.arange(rows, device=self._device) // len(KINDS) % 2 * TEMPERATURE)[:, None]
+        self._model.begin(rows, length)
+        fed = torch.tensor(prompts, device=self._device)
+        parts, written = list[tuple[Any, ...]](), 0
         while True:
-            out = self._model.model(
-                input_ids=fed, past_key_values=cache, use_cache=True, output_hidden_states=True, return_dict=True
-            )
-            cache, states = out.past_key_values, out.hidden_states
-            features = torch.cat([states[layer] for layer in self._read], -1).to(self._dtype)
-            # The last of the states is behind the final norm.
-            logits = self._model.lm_head(states[-1])
-            parts.append((fed, logits.argmax(-1), features, states[-1]))
+            states = self._model.read(fed)
+            # Position by position: a prompt's logits all at once would be gigabytes.
+            best = [(states.last[:, i] @ self._model.output.T).argmax(-1) for i in range(fed.shape[1] - 1)]
+            logits = states.last[:, -1] @ self._model.output.T
+            parts.append((fed, torch.stack([*best, logits.argmax(-1)], 1), states.features, states.last))
             written += fed.shape[1]
             if written >= length or time.monotonic() > deadline:
                 return Text(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
-            fed = (logits[:, -1].float() + heat * self._gumbel(rows, logits.shape[-1], draw)).argmax(-1, keepdim=True)
+            fed = (logits.float() + heat * self._gumbel(rows, logits.shape[-1], draw)).argmax(-1, keepdim=True)
 
     def texts(self, rows: int, prompt_length: int, length: int, deadline: float) -> Iterator[Text]:
         """Rounds of text until the time is over; the last may be short, one there is always."""

@@ -39,7 +39,7 @@ class RealEngine:
         self.plain = engine.split("+")[0] == "plain"
         self.prompter = Prompter(models / "target")
         self._folder = folder
-        self._names = 0
+        self._names, self._read_up_to = 0, 0
         self.force("")
         began = time.monotonic()
         self._engine = sglang.Engine(**engine_arguments(sizes, engine, backend, models, folder))
@@ -84,10 +84,14 @@ class RealEngine:
         return answers
 
     def rounds(self) -> dict[str, list[Round]]:
-        """Every round of every request so far; the engine is idle."""
+        """The rounds of every request since the last call; the engine is idle."""
         time.sleep(ADOPTION_S)
-        with (self._folder / FILE).open() as lines:
-            return read_rounds(lines)
+        with (self._folder / FILE).open("rb") as file:
+            file.seek(self._read_up_to)
+            written = file.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._read_up_to += len(whole)
+        return read_rounds(whole.decode().splitlines(keepends=True))
 
     def forget_cache(self) -> None:
         """Empty the prefix cache."""

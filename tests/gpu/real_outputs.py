@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from real_engine import RealEngine
@@ -15,23 +14,19 @@ SAMPLED_AT_ONCE = 2000
 
 
 def greedy(engine: RealEngine) -> dict[str, Any]:
-    """Greedy outputs of a batch: under each schedule of modes, or twice of an engine that has only one way.
+    """Greedy outputs: under each schedule of modes, or once in each size of batch of an engine that has only one way.
 
     Without speculation also the gap in nats between the two likeliest tokens, at every token put out.
     """
     sizes = engine.sizes
     prompts = engine.prompter.mixed(sizes.compared, CHECKING_SEED, PROMPT_TOKENS)
-
-    def run(order: int = 1) -> list[list[int]]:
-        answers = engine.generate(prompts[::order], sizes.compared_tokens)
-        return [answer["output_ids"] for answer in answers][::order]
-
-    found: dict[str, Any] = {"kinds": list(KINDS)}
-    if engine.modes:
-        found["outputs"] = {word: _forced(engine, word, run) for word in schedules(sizes.schedules)}
-        return found
-    # In the other order requests take other places in the batch: what that alone changes.
-    found["outputs"] = {"first": run(), "again": run(-1)}
+    found: dict[str, Any] = {"kinds": list(KINDS), "outputs": {}}
+    # The size of the batch alone changes which kernels run, so every kind of engine runs in all of them.
+    words = schedules(sizes.schedules) if engine.modes else [""] * len(sizes.at_once)
+    for number, word in enumerate(words):
+        at_once = sizes.at_once[number % len(sizes.at_once)]
+        engine.force(word)
+        found["outputs"][f"{word} {at_once} at once".strip()] = _in_parts(engine, prompts, at_once)
     if engine.plain:
         wishes = {"return_logprob": True, "top_logprobs_num": 2}
         answers = engine.generate(prompts, sizes.compared_tokens, **wishes)
@@ -64,6 +59,6 @@ def sampled(engine: RealEngine) -> dict[str, Any]:
     return {"counts": [dict(place) for place in counts]}
 
 
-def _forced(engine: RealEngine, word: str, run: Callable[[], list[list[int]]]) -> list[list[int]]:
-    engine.force(word)
-    return run()
+def _in_parts(engine: RealEngine, prompts: list[list[int]], at_once: int) -> list[list[int]]:
+    parts = [prompts[first : first + at_once] for first in range(0, len(prompts), at_once)]
+    return [answer["output_ids"] for part in parts for answer in engine.generate(part, engine.sizes.compared_tokens)]

@@ -18,6 +18,7 @@ class RealSizes:
     Attributes:
         compared: Prompts whose greedy outputs are compared.
         compared_tokens: Tokens of each output.
+        at_once: Of them at once: run by run the next of these.
         schedules: Schedules of modes that they go through.
         samples: Answers to one prompt whose tokens are compared as distributions.
         positions: Tokens of each such answer.
@@ -39,6 +40,7 @@ class RealSizes:
 
     compared: int = 32
     compared_tokens: int = 256
+    at_once: tuple[int, ...] = (32, 16, 8, 4)
     schedules: int = 20
     samples: int = 20_000
     positions: int = 20
@@ -67,8 +69,8 @@ CARD = RealSizes(
     },
 )  # fmt: skip
 CPU = RealSizes(
-    compared=4, compared_tokens=24, schedules=2, samples=4, positions=3, temperature=0.0, plain_tokens=(12,),
-    requests=4, together=4, prefix_tokens=16, burst=3, burst_tokens=12, lasting_tokens=40, swings=1, many=4,
+    compared=4, compared_tokens=24, at_once=(4, 2), schedules=2, samples=4, positions=3, temperature=0.0, plain_tokens=(12,),
+    requests=4, together=4, prefix_tokens=80, burst=3, burst_tokens=12, lasting_tokens=40, swings=1, many=4,
     arguments={
         "device": "cpu", "dtype": "float32", "disable_cuda_graph": True, "mem_fraction_static": 0.5,
         "max_running_requests": 8, "max_total_tokens": 4096, "context_length": 1024, "sleep_on_idle": True,

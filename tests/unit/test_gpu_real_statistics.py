@@ -17,9 +17,19 @@ def test_a_divergence_is_the_first_difference_and_what_follows_is_not_compared()
 
 def test_the_rate_is_in_1000_tokens_with_the_interval_of_its_count() -> None:
     rate = stats.divergence_rate([stats.Divergence(0, 1, gap) for gap in (0.01, 0.3, 0.02)], 2000)
+    assert (rate["divergences"], rate["places"]) == (3, 1)
     assert rate["in_1000_tokens"] == 1.5
     assert rate["interval_95"] == pytest.approx([0.31, 4.38], abs=0.02)
     assert (rate["largest_gap"], rate["median_gap"]) == (0.3, 0.02)
+
+
+def test_as_many_in_as_much_is_no_more() -> None:
+    assert stats.more_often(0, 1000, 5, 1000) == 1.0
+    assert stats.more_often(5, 1000, 5, 1000) == pytest.approx(0.623, abs=1e-3)
+
+
+def test_all_of_8_in_half_of_it_is_more() -> None:
+    assert stats.more_often(8, 1000, 0, 1000) == pytest.approx(0.5**8)
 
 
 @pytest.mark.parametrize(("count", "low", "high"), [(0, 0.0, 3.69), (10, 4.80, 18.39), (100, 81.4, 121.6)])
