@@ -31,6 +31,7 @@ def cells(sizes: RealSizes) -> dict[str, dict[str, Measure]]:
         kind: {"greedy": real_outputs.greedy, "sampled": real_outputs.sampled} for kind in KINDS
     }
     found["ours"] |= {f"return-{n}": partial(real_return.after, plain=n) for n in sizes.plain_tokens}
+    found["ours"]["catch-up"] = real_return.catch_up
     found["ours"]["load"] = real_load.swings
     found["ours+cached"] = {"prefix": real_return.prefix}
     return found | {f"{kind}+deterministic": {"greedy": real_outputs.greedy} for kind in KINDS}

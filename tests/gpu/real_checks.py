@@ -9,6 +9,7 @@ MODELS has target/ (`real_model.py`) and draft/ (`train_draft.py`). What is meas
     the same, +deterministic       in SGLang's deterministic mode
     plain|stock|ours.sampled       tokens at 20 places of 20,000 answers at temperature 0.8
     ours.return-50|500|2000        accepted drafts of 10 rounds after so many plain tokens, by request
+    ours.catch-up                  what reading the missed tokens takes, by batch size
     ours+cached.prefix             the same of requests that reuse a prefix made plainly
     ours.load                      a load that swings between 2 and 256 requests, in three ways of decoding plainly
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import time
@@ -92,6 +93,12 @@ class RealEngine:
         whole = written[: written.rfind(b"\n") + 1]
         self._read_up_to += len(whole)
         return read_rounds(whole.decode().splitlines(keepends=True))
+
+    def rows(self) -> list[dict[str, str]]:
+        """Every decode step so far, as `mode_forcer` wrote it down; the engine is idle."""
+        time.sleep(ADOPTION_S)
+        with (self._folder / "rows.csv").open() as lines:
+            return list(csv.DictReader(lines))
 
     def forget_cache(self) -> None:
         """Empty the prefix cache."""

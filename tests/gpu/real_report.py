@@ -27,6 +27,7 @@ def report(out: Path) -> dict[str, Any]:
         "greedy, deterministic": greedy(found, "+deterministic"),
         "sampled": sampled(found),
         "return": {name.rpartition("-")[2]: returned(cell) for name, cell in found.items() if ".return-" in name},
+        "catch-up": found.get("ours.catch-up", {}).get("catch_ups"),
         "prefix": reused(found["ours+cached.prefix"]) if "ours+cached.prefix" in found else {},
         "load": load(found["ours.load"]) if "ours.load" in found else {},
         "errors": {path.name.removesuffix(".error"): path.read_text()[-1500:] for path in sorted(out.glob("*.error"))},

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from figures import catch_ups
 from real_engine import RealEngine
 from real_prompts import CHECKING_SEED
 from real_sizes import PROMPT_TOKENS, WIDEST
 from rounds import Round, after_plain, from_position, plain_tokens
 
 ROUNDS = 10
+# Of each kind; the first may be the first of its shape.
+CATCH_UPS = 5
 SPECULATE = f"speculate({WIDEST})"
 # Enough for the rounds that are looked at, all accepted, and for a lease that comes a few launches late.
 AFTERWARDS = ROUNDS * (WIDEST + 1) + 20
@@ -55,6 +59,19 @@ def _rounds_of(
     answers = engine.generate(prompts, tokens, engine.sizes.temperature)
     rounds = engine.rounds()
     return [rounds[answer["meta_info"]["id"]] for answer in answers], answers
+
+
+def catch_up(engine: RealEngine) -> dict[str, Any]:
+    """What reading the missed tokens takes, by batch size and missed tokens of each request."""
+    began_ns = time.monotonic_ns()
+    prompts = engine.prompter.mixed(max(engine.sizes.catching_up), CHECKING_SEED + 2, PROMPT_TOKENS)
+    for batch in engine.sizes.catching_up:
+        for missed in engine.sizes.missed:
+            for _ in range(CATCH_UPS):
+                engine.force(SPECULATE)
+                engine.force(f"plain_native {missed} {SPECULATE}")
+                engine.generate(prompts[:batch], missed + WIDEST + 2)
+    return {"catch_ups": catch_ups([row for row in engine.rows() if int(row["result_ns"]) > began_ns])}
 
 
 def prefix(engine: RealEngine) -> dict[str, Any]:

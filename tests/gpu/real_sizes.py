@@ -26,6 +26,8 @@ class RealSizes:
         plain_tokens: Lengths of the plain stretch before a return.
         requests: Pairs of requests for each such length.
         together: Of them at once.
+        catching_up: Requests that catch up at once.
+        missed: Tokens that each of them catches up with.
         prefix_tokens: Tokens generated plainly whose prefix is reused.
         burst: Requests of a burst; the load falls to 2 between bursts.
         burst_tokens: Tokens of each of them.
@@ -48,6 +50,8 @@ class RealSizes:
     plain_tokens: tuple[int, ...] = (50, 500, 2000)
     requests: int = 1000
     together: int = 125
+    catching_up: tuple[int, ...] = (1, 8, 32, 128)
+    missed: tuple[int, ...] = (1, 8, 16, 32, 64)
     prefix_tokens: int = 256
     burst: int = 254
     burst_tokens: int = 128
@@ -69,8 +73,9 @@ CARD = RealSizes(
     },
 )  # fmt: skip
 CPU = RealSizes(
-    compared=4, compared_tokens=24, at_once=(4, 2), schedules=2, samples=4, positions=3, temperature=0.0, plain_tokens=(12,),
-    requests=4, together=4, prefix_tokens=80, burst=3, burst_tokens=12, lasting_tokens=40, swings=1, many=4,
+    compared=4, compared_tokens=24, at_once=(4, 2), schedules=2, samples=4, positions=3, temperature=0.0,
+    plain_tokens=(12,), requests=4, together=4, catching_up=(2,), missed=(3, 9), prefix_tokens=80, burst=3,
+    burst_tokens=12, lasting_tokens=40, swings=1, many=4,
     arguments={
         "device": "cpu", "dtype": "float32", "disable_cuda_graph": True, "mem_fraction_static": 0.5,
         "max_running_requests": 8, "max_total_tokens": 4096, "context_length": 1024, "sleep_on_idle": True,
