@@ -84,9 +84,9 @@ class Writer:
                 return Text(*(torch.cat(part, 1) for part in zip(*parts, strict=True)))
             fed = (logits.float() + heat * self._gumbel(rows, logits.shape[-1], draw)).argmax(-1, keepdim=True)
 
-    def texts(self, rows: int, prompt_length: int, length: int, deadline: float) -> Iterator[Text]:
-        """Rounds of text until the time is over; the last may be short, one there is always."""
-        for seed in range(1 << 20):
+    def texts(self, rows: int, prompt_length: int, length: int, deadline: float, most_tokens: int) -> Iterator[Text]:
+        """Rounds of text until the time is over or there are enough; the last may be short, one there is always."""
+        for seed in range(max(1, most_tokens // (rows * length))):
             text = self.write(rows, prompt_length, length, seed, deadline)
             if seed == 0 or text.tokens.shape[1] >= min(SHORTEST, length):
                 yield text

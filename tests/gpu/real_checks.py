@@ -44,7 +44,7 @@ from real_sizes import SIZES
 HERE = Path(__file__).resolve().parent
 CODE = (HERE, HERE.parents[1] / "engine_plugin", HERE.parents[1] / "proto")
 # Less is not enough for the start of an engine and one cell.
-LEAST_S = 60.0
+LEAST_S = 100.0
 
 
 def missing(out: Path, sizes_name: str, wanted: Sequence[str]) -> dict[str, list[str]]:

@@ -45,6 +45,7 @@ class Plan:
         rows: Prompts that are gone on with at once.
         prompt_length: Tokens of a prompt.
         length: Tokens of prompt and text.
+        most_tokens: Of all text; a token takes 8 bytes for each number of a hidden state.
         window: Tokens of a row that are trained on at once.
         batch: Rows that are trained on at once.
         steps: Drafts in a row.
@@ -56,6 +57,7 @@ class Plan:
     rows: int = 2048
     prompt_length: int = 48
     length: int = 1024
+    most_tokens: int = 8 << 20
     window: int = 512
     batch: int = 16
     steps: int = 5
@@ -64,7 +66,7 @@ class Plan:
     kept_apart: int = 64
 
 
-PLANS = {"cuda": Plan(), "cpu": Plan(48, 32, 160, 64, 4, 3, 2048, 1e-3, 8)}
+PLANS = {"cuda": Plan(), "cpu": Plan(48, 32, 160, 1 << 16, 64, 4, 3, 2048, 1e-3, 8)}
 
 
 class Trainer:
@@ -179,7 +181,7 @@ def train(target_folder: Path, folder: Path, device: str, seconds: float, plan: 
     loaded_s = time.monotonic() - began
     writer = Writer(model, Prompter(target_folder), device)
     written_by = began + max(loaded_s, WRITING_SHARE * seconds)
-    texts = list(writer.texts(plan.rows, plan.prompt_length, plan.length, written_by))
+    texts = list(writer.texts(plan.rows, plan.prompt_length, plan.length, written_by, plan.most_tokens))
     model.begin(0, 0)
     written_s = time.monotonic() - began
     shape = HeadShape.of(config, plan.draft_vocabulary)
