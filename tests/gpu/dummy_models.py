@@ -11,6 +11,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
         "vocab_size": 128256,
     },
+    "32b": {
+        "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
+        "vocab_size": 152064,
+    },
     "tiny": {
         # With fewer layers the three that EAGLE3 reads would not all be there.
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4,
@@ -33,3 +37,14 @@ def make(folder: Path, shape: str = "8b", candidate_steps: tuple[int, ...] = (0,
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "config.json").write_text(json.dumps({**COMMON, **SHAPES[shape], **more}))
     (folder / "adaptive.json").write_text(json.dumps({"1": {"candidate_steps": list(candidate_steps)}}))
+
+
+def kv_bytes_per_token(models: Path) -> int:
+    """What a token takes in the caches of target and draft, with 2 bytes a number."""
+    return sum(_kv_bytes(json.loads((models / name / "config.json").read_text())) for name in ("target", "draft"))
+
+
+def _kv_bytes(config: dict[str, Any]) -> int:
+    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return int(2 * 2 * config["num_hidden_layers"] * heads * head_dim)

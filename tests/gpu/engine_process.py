@@ -6,6 +6,7 @@ answered by a line of JSON on the descriptor ENGINE_ANSWERS (stdout belongs to S
     {"generate": REQUESTS, "prompt_tokens": N, "tokens": N, "seed": N}    all at once, to the end
     {"hold": REQUESTS, ...}       the same round and round in the background, until
     {"release": true}
+    {"closed": ...}, {"open": ...}, {"work": ...}     what `load_client.Clients` does, with its arguments
 """
 
 from __future__ import annotations
@@ -23,8 +24,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from bench_orders import FOLDER, Phase
+from load_client import Clients
+from load_file import Lengths, Open
+
 ANSWERS = "ENGINE_ANSWERS"
 VOCABULARY = "ENGINE_VOCABULARY"
+# A JSON file with prompts as token ids, by class.
+PROMPTS = "ENGINE_PROMPTS"
 
 
 class EngineEndedError(Exception):
@@ -68,6 +77,11 @@ class EngineProcess:
         self._say({"hold": requests, "prompt_tokens": prompt_tokens, "tokens": tokens, "seed": seed})
         self._answer()
 
+    def load(self, kind: str, **arguments: Any) -> dict[str, Any]:
+        """Have the engine's clients do this ("closed", "open", "work"); what came of their requests."""
+        self._say({kind: msgspec.to_builtins(arguments)})
+        return self._answer()
+
     def release(self) -> None:
         """Let the requests that run come to their end, and send no more."""
         self._say({"release": True})
@@ -108,6 +122,11 @@ class Served:
         self._engine = engine
         self._over = threading.Event()
         self._holder: threading.Thread | None = None
+        self._vocabulary = int(os.environ.get(VOCABULARY, "100000"))
+        folder = os.environ.get(FOLDER)
+        self._folder = Path(folder) if folder else None
+        classes = json.loads(Path(os.environ[PROMPTS]).read_text()) if os.environ.get(PROMPTS) else {}
+        self._clients = Clients(engine, self._folder, self._vocabulary, classes) if self._folder else None
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any]:
         """Carry out one order."""
@@ -121,12 +140,28 @@ class Served:
             self._holder = threading.Thread(target=self._hold, args=(order["hold"], order))
             self._holder.start()
             return {"holding": order["hold"]}
-        return {"seconds": self._generate(order["generate"], order)}
+        if "generate" in order:
+            return {"seconds": self._generate(order["generate"], order)}
+        ((kind, arguments),) = order.items()
+        return self._load(kind, arguments)
+
+    def _load(self, kind: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        assert self._clients is not None, f"{FOLDER} is not set"
+        assert self._folder is not None
+        if kind == "closed":
+            lengths = msgspec.convert(arguments.pop("lengths"), Lengths)
+            return self._clients.closed(lengths=lengths, **arguments)
+        if kind == "open":
+            settings = msgspec.convert(arguments.pop("settings"), Open)
+            changes = [(at, (number, label)) for at, (number, label) in arguments.pop("changes")]
+            return self._clients.open(settings, changes=changes, phase=Phase(self._folder), **arguments)
+        return self._clients.work(**arguments)
 
     def _generate(self, requests: int, order: dict[str, Any]) -> float:
         drawn = random.Random(order["seed"])
-        highest = int(os.environ.get(VOCABULARY, "100000"))
-        prompts = [[drawn.randrange(3, highest) for _ in range(order["prompt_tokens"])] for _ in range(requests)]
+        prompts = [
+            [drawn.randrange(3, self._vocabulary) for _ in range(order["prompt_tokens"])] for _ in range(requests)
+        ]
         parameters = {"temperature": 0, "max_new_tokens": order["tokens"], "ignore_eos": True}
         began = time.perf_counter()
         answers = self._engine.generate(input_ids=prompts, sampling_params=[parameters] * requests)

@@ -28,10 +28,8 @@ import argparse
 import contextlib
 import itertools
 import json
-import math
 import os
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -46,6 +44,7 @@ sys.path[:0] = [*PLUGIN, *(str(ROOT / part) for part in ("controller", "tests", 
 LOGGERS = ROOT / "tests" / "sglang" / "shim" / "sglang_cpu"
 
 from engine_process import VOCABULARY, EngineEndedError, EngineProcess  # noqa: E402
+from paired import geometric  # noqa: E402
 from step_log import Launch, read_launches  # noqa: E402
 from support.scripted_controller import ScriptedController  # noqa: E402
 from trimtab_sglang.lease import Lease, TableEntry, modes_of, speculate  # noqa: E402
@@ -55,8 +54,6 @@ FIXED = 3
 BETWEEN_LEASES_S = 0.1
 FOREVER_S = 590.0
 SEGMENT_S = 2.5
-# Quantiles of Student's t for a two-sided 95% interval, by degrees of freedom.
-T_95 = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 9: 2.262, 11: 2.201, 15: 2.131}
 ENTRY_POINTS = """[sglang.srt.plugins]
 trimtab = trimtab_sglang.plugin:register
 launch_log = sglang_cpu.launch_log:register
@@ -264,7 +261,7 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
             all_of.append(took[name])
     ran = {launch.steps for launch in bench.launches("ours")[0][before:]}
     ratios = [stock_s / ours_s for ours_s, stock_s in zip(seconds["ours"], seconds["stock"], strict=True)]
-    mean, low, high = geometric(ratios)
+    found = geometric(ratios)
     return {
         "requests": bench.requests,
         "tokens_each": tokens,
@@ -273,21 +270,11 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
         },
         "steps_that_ours_ran": sorted(ran),
         "ratios": ratios,
-        "geometric_mean": mean,
-        "interval_95": [low, high],
+        "geometric_mean": found.value,
+        "interval_95": [found.low, found.high],
         "wanted": {"geometric_mean": 0.995, "lower_end": 0.985},
-        "reached": mean >= 0.995 and low >= 0.985,
+        "reached": found.value >= 0.995 and found.low >= 0.985,
     }
-
-
-def geometric(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Geometric mean of paired ratios and its 95% interval, by Student's t on their logarithms."""
-    logs = [math.log(ratio) for ratio in ratios]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return math.exp(mean), 0.0, math.inf
-    half = T_95.get(len(logs) - 1, 2.0) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
 def write_models(folder: Path) -> None:

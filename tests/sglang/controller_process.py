@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,13 +24,23 @@ CONNECT_TIMEOUT_S = 15.0
 
 
 class ControllerProcess:
-    """`trimtabd` on a Unix socket in `folder`, which must have a short path. Entering starts it."""
+    """`trimtabd` on a Unix socket in `folder`, which must have a short path. Entering starts it.
 
-    def __init__(self, folder: Path, policy: str = "") -> None:
+    Args:
+        folder: For everything of its own.
+        policy: Further lines of its settings.
+        name: Of its state, log and settings, where several take turns at one socket.
+        command: How it is started, before its options.
+    """
+
+    def __init__(
+        self, folder: Path, policy: str = "", name: str = "trimtabd", command: Sequence[str] = (str(BIN / "trimtabd"),)
+    ) -> None:
         self.socket = folder / "trimtabd.sock"
-        self.log_path = folder / "trimtabd.log"
-        self.state = folder / "state"
-        self._config = folder / "trimtabd.toml"
+        self.log_path = folder / f"{name}.log"
+        self.state = folder / ("state" if name == "trimtabd" else f"{name}.state")
+        self._command = list(command)
+        self._config = folder / f"{name}.toml"
         self._config.write_text(f'[server]\nmetrics_listen = "off"\n{policy}')
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -48,7 +58,7 @@ class ControllerProcess:
 
     def start(self) -> None:
         """Start the daemon and wait until it answers."""
-        command = [str(BIN / "trimtabd"), "--config", str(self._config), "--socket", str(self.socket)]
+        command = [*self._command, "--config", str(self._config), "--socket", str(self.socket)]
         command += ["--state-dir", str(self.state)]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(

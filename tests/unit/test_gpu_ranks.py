@@ -10,21 +10,6 @@ import pytest
 import ranks
 
 
-def test_equal_runs_have_a_ratio_of_one() -> None:
-    assert ranks.geometric([1.0] * 8) == pytest.approx((1.0, 1.0, 1.0))
-
-
-def test_the_interval_is_students_on_the_logarithms() -> None:
-    """Worked by hand: logs 0.00 and 0.02, mean 0.01, deviation 0.01414, half width 12.706 * 0.01."""
-    mean, low, high = ranks.geometric([1.0, 1.0202013])
-    assert mean == pytest.approx(1.01005, abs=1e-5)
-    assert (low, high) == pytest.approx((0.88954, 1.14689), abs=1e-4)
-
-
-def test_one_pair_says_nothing_about_the_interval() -> None:
-    assert ranks.geometric([0.9])[1:] == (0.0, float("inf"))
-
-
 def test_models_are_shapes_with_a_draft_each(tmp_path: Path) -> None:
     ranks.write_models(tmp_path)
     kinds = {
