@@ -78,7 +78,7 @@ CPU = Setting(
         "device": "cpu", "dtype": "float32", "disable_cuda_graph": True, "mem_fraction_static": 0.3,
         "max_total_tokens": 16_384, "max_running_requests": 8, "chunked_prefill_size": 4096, "context_length": 2048,
     },
-    {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"},
+    {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "SGLANG_CPU_FORCE_OVERLAP": "1", "TRITON_INTERPRET": "1"},
     ("sglang_cpu",), "load_cpu.toml",
     {"max_total_tokens": 8192},
 )  # fmt: skip

@@ -8,7 +8,7 @@ result to its last.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -113,10 +113,3 @@ def _work(load: Load, engine: Engine, clients: int, tokens: int, seed: str) -> t
     decodes = steps.steps[steps.steps != PREFILL]
     share = float(np.mean(decodes == settings.steps)) if len(decodes) else 0.0
     return float(steps.at_ns[-1] - steps.at_ns[0]) / 1e9, share, len(decodes)
-
-
-def ratios(record: Mapping[str, Any], against: str) -> Sequence[float]:
-    """How fast ours was against that engine, pair by pair: above 1 is faster."""
-    seconds = record["seconds"]
-    (name,) = [name for name in seconds if name.partition(":")[0] == against]
-    return [theirs / ours for ours, theirs in zip(seconds[SHARED], seconds[name], strict=True)]

@@ -87,7 +87,8 @@ def closed(bout: Bout, contenders: Sequence[str]) -> None:
             seed = f"{bout.load.seed}-cell-{cell.number}"
             steps, tally = bout.run(cell.acceptance, cell.clients, seed, bout.load.closed.window_s)
             place = {"clients": cell.clients, "acceptance": cell.acceptance, "run": cell.run, "turn": turn}
-            bout.add("closed", steps, tally, cell=cell.number, contender=contender, **place)
+            phase = bout.load.labels.index(cell.acceptance)
+            bout.add("closed", steps, tally, cell=cell.number, contender=contender, phase=phase, **place)
             _say(f"{cell.name}: {contender}")
 
 
