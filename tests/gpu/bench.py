@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -31,13 +32,11 @@ import dummy_models  # noqa: E402
 import prompt_classes  # noqa: E402
 import schedule  # noqa: E402
 from bench_engines import ALONE, CANDIDATES, SETTINGS, SHARED, STOCK, WIDEST, Bench, Engine  # noqa: E402
-from bench_orders import OrderError  # noqa: E402
 from bench_windows import Bout, OutOfTimeError, calibrate, closed, open_loop, prepare  # noqa: E402
-from contenders import CONTENDERS, FIXED, ContenderError, Helm, offered  # noqa: E402
-from engine_process import EngineEndedError  # noqa: E402
+from contenders import CONTENDERS, FIXED, NEED_CALIBRATION, Helm, mode_of, offered  # noqa: E402
 from load_file import Load, LoadError, read_load  # noqa: E402
 from results_file import Key, Results, ResultsError  # noqa: E402
-from trimtab.wire import read_hello  # noqa: E402
+from trimtab.wire import mode_from_wire, read_hello  # noqa: E402
 from trimtab_sglang.plugin import digest  # noqa: E402
 
 PARTS = ("calibrate", "closed", "open", "price")
@@ -72,6 +71,39 @@ class Session:
             found[name].ready()
         return found
 
+    @property
+    def modes(self) -> Sequence[str]:
+        """What the shared engine offers, as far as one was ever started."""
+        known = [record["modes"] for record in self.results.all("engine") if "modes" in record]
+        return known[-1] if known else [str(mode_of(name)) for name in CONTENDERS if name.startswith(FIXED)]
+
+    def contenders(self, usual: Sequence[str]) -> list[str]:
+        """Those that are asked for and that the shared engine can run; without calibration some cannot."""
+        calibrated = "calibrate" in self.options.parts or self.results.done("calibration")
+        names = [n for n in self.options.contenders or usual if calibrated or n not in NEED_CALIBRATION]
+        return offered(names, self.modes)
+
+    def shared_left(self) -> bool:
+        """Whether there is anything left to measure on the shared engine."""
+        parts, done = self.options.parts, self.results.done
+        return (
+            ("calibrate" in parts and not done("calibration"))
+            or ("closed" in parts and any(self.closed_left(name) for name in self.contenders(CONTENDERS)))
+            or (
+                "open" in parts
+                and any(
+                    not done("open", rate=rate, contender=name)
+                    for rate in self.load.open.rates
+                    for name in self.contenders(OPEN_CONTENDERS)
+                )
+            )
+        )
+
+    def closed_left(self, contender: str) -> bool:
+        """Whether this contender has cells to run."""
+        cells = schedule.cells(self.load)
+        return any(not self.results.done("closed", cell=cell.number, contender=contender) for cell in cells)
+
     def time_to_start(self) -> None:
         """`OutOfTimeError` if another engine start makes no sense."""
         if time.monotonic() + self.options.start_s > self.deadline:
@@ -89,22 +121,21 @@ def run_shared(session: Session, folder: Path) -> None:
     helm = Helm(SHARED, folder, options.controller_python)
     engine = session.start([SHARED], helm.target)[SHARED]
     helm.attach(engine.orders)
-    session.results.add("engine", {"engine": SHARED, **engine.facts()})
     bout = Bout(session.load, engine, session.results, session.deadline, options.controller_python, helm)
     try:
         helm.hand_over(f"{FIXED}{WIDEST}")
         hello = helm.hello()
+        session.results.add("engine", {"engine": SHARED, **engine.facts(), **_offers(hello)})
         cost_key = read_hello(hello)[0].cost_key
-        there = offered(CONTENDERS, hello.modes)
         _warm_up(bout)
         if "calibrate" in options.parts:
-            fixed = [name for name in there if name.startswith(FIXED)]
+            fixed = [name for name in offered(CONTENDERS, session.modes) if name.startswith(FIXED)]
             calibrate(bout, fixed, cost_key, list(hello.graph_batch_sizes), session.bench.work)
         prepare(helm, session.results, cost_key, session.bench.work)
         if "closed" in options.parts:
-            closed(bout, [name for name in options.contenders or CONTENDERS if name in there])
+            closed(bout, session.contenders(CONTENDERS))
         if "open" in options.parts:
-            open_loop(bout, [name for name in options.contenders or OPEN_CONTENDERS if name in there])
+            open_loop(bout, session.contenders(OPEN_CONTENDERS))
     finally:
         helm.stop()
 
@@ -135,11 +166,11 @@ def run(session: Session, folder: Path) -> str:
     """All parts, as far as time goes; why it ended early, or nothing."""
     options = session.options
     try:
-        if {"calibrate", "closed", "open"} & set(options.parts) and SHARED in options.engines:
+        if SHARED in options.engines and session.shared_left():
             run_shared(session, folder)
             session.stop()
         for name in [name for name in options.engines if name != SHARED and "closed" in options.parts]:
-            if _own_left(session, name):
+            if session.closed_left(name):
                 session.time_to_start()
                 run_own(session, name)
                 session.stop()
@@ -148,7 +179,8 @@ def run(session: Session, folder: Path) -> str:
             run_price(session, folder)
     except OutOfTimeError:
         return "time is over: run it again to go on"
-    except (EngineEndedError, ContenderError, OrderError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+    except Exception as error:  # noqa: BLE001 - what is measured is in the results; the rest is for whoever looks
+        traceback.print_exc()
         return f"{type(error).__name__}: {error}"
     finally:
         session.stop()
@@ -225,10 +257,15 @@ def _list(known: Sequence[str]) -> Any:
     return read
 
 
-def _own_left(session: Session, name: str) -> bool:
-    return any(
-        not session.results.done("closed", cell=cell.number, contender=name) for cell in schedule.cells(session.load)
-    )
+def _offers(hello: Any) -> dict[str, Any]:
+    """What Trimtab can run in the engine, what it cannot, and what that takes."""
+    return {
+        "modes": [str(mode) for mode in read_hello(hello)[0].modes],
+        "refused": {str(mode_from_wire("refused", r.mode)): r.reason for r in hello.plain.refused},
+        "native_plain_bytes": hello.plain.ring_bytes + hello.plain.graph_bytes,
+        "native_plain_start_s": hello.plain.start_time.ToTimedelta().total_seconds(),
+        "candidates_bytes": hello.candidate_cost.memory_bytes,
+    }
 
 
 def _warm_up(bout: Bout) -> None:

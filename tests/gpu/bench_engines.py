@@ -120,7 +120,7 @@ class Engine:
         folder = bench.work / name.replace(":", "-")
         self.orders = Orders(folder, bench.probabilities, bench.seed)
         _install_plugins(folder)
-        arguments = engine_arguments(bench, name, together, held)
+        self._arguments = arguments = engine_arguments(bench, name, together, held)
         environment = _environment(bench, folder, name, controller)
         self.process = EngineProcess(name.replace(":", "-"), bench.out, arguments, environment)
         self._start_s = 0.0
@@ -133,6 +133,7 @@ class Engine:
         """What it is and what it takes, for the results."""
         return {
             **self.orders.engine(),
+            "arguments": self._arguments,
             "start_s": round(self._start_s, 1),
             "kv_bytes_per_token": dummy_models.kv_bytes_per_token(self._bench.models),
             "started_at": self.started_at,
@@ -150,13 +151,16 @@ def engine_arguments(bench: Bench, name: str, together: bool = False, held: int 
         "attention_backend": bench.backend, "disable_radix_cache": True, "random_seed": 1, "log_level": "info",
         "sleep_on_idle": True, **bench.setting.arguments, **(bench.setting.beside if together else {}),
     }  # fmt: skip
-    if not bench.real:
+    if bench.real:
+        # As long as the model itself takes.
+        del arguments["context_length"]
+    else:
         arguments["load_format"] = "dummy"
     if name == ALONE:
         return arguments
     steps = int(name.partition(":")[2]) if name.startswith(STOCK) else WIDEST
     arguments |= {
-        "speculative_algorithm": "EAGLE3", "speculative_draft_model_path": str(bench.models / "draft"),
+        "speculative_algorithm": _algorithm(bench.models), "speculative_draft_model_path": str(bench.models / "draft"),
         "speculative_eagle_topk": 1, "speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1,
     }  # fmt: skip
     if not name.startswith(STOCK):
@@ -168,6 +172,12 @@ def engine_arguments(bench: Bench, name: str, together: bool = False, held: int 
         path.write_text(json.dumps(table))
         arguments |= {"speculative_adaptive": True, "speculative_adaptive_config": str(path)}
     return arguments
+
+
+def _algorithm(models: Path) -> str:
+    """EAGLE or EAGLE3, whichever the draft is for."""
+    (architecture,) = json.loads((models / "draft" / "config.json").read_text())["architectures"]
+    return "EAGLE3" if architecture.endswith("Eagle3") else "EAGLE"
 
 
 def _environment(bench: Bench, folder: Path, name: str, controller: str) -> dict[str, str]:

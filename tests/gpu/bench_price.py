@@ -2,7 +2,7 @@
 
 All engines live at once on one card, each with a part of the memory, and one works while the others sleep. The work is
 the same to the token, since drafts are drawn by request and position; how long it took is the time from its first
-result to its last.
+result to its last token.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from contenders import FIXED, Helm
 from load_file import Load
 from results_file import Results
 from step_recorder import PREFILL, read_steps
+from window_figures import emissions
 
 CONDITIONS: Mapping[str, Callable[[Helm], None]] = {
     "led": lambda helm: None,
@@ -110,6 +111,9 @@ def _work(load: Load, engine: Engine, clients: int, tokens: int, seed: str) -> t
     steps = read_steps(engine.orders.steps_path)
     if tally["failed"] or not len(steps.at_ns):
         raise RuntimeError(f"{engine.name}: {tally['failed']} requests failed: {tally['problem']}")
-    decodes = steps.steps[steps.steps != PREFILL]
+    # Behind the last token a step may come that was launched before anybody knew that it was the last one.
+    out = emissions(steps)
+    last_ns = int(out.at_ns[out.tokens > 0].max())
+    decodes = steps.steps[(steps.steps != PREFILL) & (steps.at_ns <= last_ns)]
     share = float(np.mean(decodes == settings.steps)) if len(decodes) else 0.0
-    return float(steps.at_ns[-1] - steps.at_ns[0]) / 1e9, share, len(decodes)
+    return float(last_ns - steps.at_ns[0]) / 1e9, share, len(decodes)

@@ -16,8 +16,8 @@ from typing import Any
 import schedule
 import tuning
 import window_figures
-from bench_engines import SHARED, Engine
-from contenders import FIXED, NEED_CALIBRATION, Helm, mode_of
+from bench_engines import Engine
+from contenders import FIXED, Helm, mode_of
 from load_file import Load
 from results_file import Results
 from step_recorder import PLAIN, Steps, read_steps
@@ -80,7 +80,7 @@ def closed(bout: Bout, contenders: Sequence[str]) -> None:
     """Every cell that is not done, contenders in their order; on other than the shared engine it is its own."""
     for cell in schedule.cells(bout.load):
         for turn, contender in enumerate(schedule.order(bout.load, f"cell {cell.number}", contenders)):
-            if bout.results.done("closed", cell=cell.number, contender=contender) or _unready(bout, contender):
+            if bout.results.done("closed", cell=cell.number, contender=contender):
                 continue
             bout.time_for(bout.load.closed.window_s)
             _hand_over(bout, contender)
@@ -104,7 +104,7 @@ def open_loop(bout: Bout, contenders: Sequence[str]) -> None:
         drawn = schedule.acceptances(bout.load, settings.seconds, settings.acceptance_s, seed)
         changes = [(at, (bout.load.labels.index(label), label)) for at, label in drawn]
         for turn, contender in enumerate(schedule.order(bout.load, seed, contenders)):
-            if bout.results.done("open", rate=rate, contender=contender) or _unready(bout, contender):
+            if bout.results.done("open", rate=rate, contender=contender):
                 continue
             bout.time_for(settings.seconds + settings.drain_s)
             _hand_over(bout, contender)
@@ -178,10 +178,6 @@ def prepare(helm: Helm, results: Results, cost_key: CostKey, work: Path) -> None
 def _hand_over(bout: Bout, contender: str) -> None:
     if bout.helm is not None:
         bout.helm.hand_over(contender)
-
-
-def _unready(bout: Bout, contender: str) -> bool:
-    return bout.engine.name == SHARED and contender in NEED_CALIBRATION and not bout.results.done("calibration")
 
 
 def _rows(

@@ -201,12 +201,12 @@ def _rate_after(windows: Sequence[Record], from_s: float) -> float | None:
         block_s = window["seconds"] / len(window["blocks"])
         late = [b["tokens"] for i, b in enumerate(window["blocks"]) if i * block_s >= from_s]
         tokens, seconds = tokens + sum(late), seconds + len(late) * block_s
-    return tokens / seconds if seconds else None
+    return float(tokens / seconds) if seconds else None
 
 
 def _settle_s(window: Record, worths: Mapping[str, float]) -> float | None:
     """When the window's blocks are worth enough, and the rest of it on average as well."""
-    block_s = window["seconds"] / len(window["blocks"])
+    block_s = float(window["seconds"]) / len(window["blocks"])
     worth = [_worth(block["ms"], worths) for block in window["blocks"]]
     for i, value in enumerate(worth):
         rest = worth[i:]
@@ -219,7 +219,7 @@ def _worth(ms_by_mode: Mapping[str, float], worths: Mapping[str, float]) -> floa
     """By time, without prefill; a mode that nobody ran for long is worth nothing."""
     spent = {mode: ms for mode, ms in ms_by_mode.items() if mode != "prefill"}
     total = sum(spent.values())
-    return sum(ms * worths.get(mode, 0.0) for mode, ms in spent.items()) / total if total else 1.0
+    return float(sum(ms * worths.get(mode, 0.0) for mode, ms in spent.items()) / total) if total else 1.0
 
 
 def _main_mode(window: Record) -> str:

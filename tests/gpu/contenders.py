@@ -100,7 +100,6 @@ class Helm:
         """End the daemon, whatever state it is in."""
         daemon, self._daemon, self._name = self._daemon, None, ""
         if daemon is not None:
-            daemon.resume()
             daemon.kill()
 
     def kill(self) -> None:
@@ -172,8 +171,6 @@ class Helm:
         return admin_pb2.Selector(engine_ids=[self._engine_id])
 
 
-def offered(contenders: Sequence[str], modes: Sequence[control_pb2.Mode]) -> list[str]:
-    """The contenders that this engine can run: a `fixed:` one needs its mode."""
-    there = [(mode.kind, mode.steps) for mode in modes]
-    wanted = {name: mode_to_wire(mode_of(name)) for name in contenders if name.startswith(FIXED)}
-    return [name for name in contenders if name not in wanted or (wanted[name].kind, wanted[name].steps) in there]
+def offered(contenders: Sequence[str], modes: Sequence[str]) -> list[str]:
+    """The contenders that an engine with these modes can run: a `fixed:` one needs its mode."""
+    return [name for name in contenders if not name.startswith(FIXED) or str(mode_of(name)) in modes]

@@ -5,9 +5,9 @@ position in its text alone: all contenders find the same tokens easy and the sam
 prefix of what more drafts see. A draft at depth d is accepted if the position's number is below the phase's
 probability for d and all drafts before it are.
 
-Nothing here copies or waits on the step path: random numbers and the probabilities of all phases lie on the device from
-the start; a phase is a choice among tensors that are there. Requests bring one number each, with their prefill, from
-pinned memory.
+Nothing here copies or waits on the step path: for every phase and every place in a long table of random numbers, how
+many drafts in a row are accepted from there lies on the device from the start; a phase is a choice among tables that
+are there, and a step looks its places up. Requests bring one number each, with their prefill, from pinned memory.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ class DrawnAcceptance:
         self._probabilities = probabilities
         self._seed = seed
         self._phase = phase
-        self._uniform: Any = None
         self._places: Any = None
         self._depths: Any = None
-        self._by_phase: list[Any] = []
+        self._runs: list[Any] = []
 
     def before_forward(self, _worker: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
         """Hook before a worker's forward: requests that are prefilled bring their place in the table."""
@@ -46,7 +45,7 @@ class DrawnAcceptance:
             return
         import torch
 
-        if self._uniform is None:
+        if self._places is None:
             self._put_on(batch.req_pool_indices.device, batch.req_to_token_pool.req_to_token.shape[0])
         identities = [str(request.rid).partition(".")[2] for request in batch.reqs]
         places = torch.tensor([place_in_table(identity, TABLE_SIZE) for identity in identities], dtype=torch.int64)
@@ -62,16 +61,14 @@ class DrawnAcceptance:
         import torch
 
         predict, lengths, index = sample(verify_input, batch, *args, **kwargs)
-        if self._uniform is None or index.dim() < 2 or not index.shape[0]:
+        if self._places is None or index.dim() < 2 or not index.shape[0]:
             return predict, lengths, index
         predict.fill_(TOKEN)
         depth = index.shape[1] - 1
         if not depth:
             return predict, lengths, index
-        places = self._places[batch.req_pool_indices] + batch.seq_lens
-        drawn = self._uniform[(places.unsqueeze(1) + self._depths[:depth]) & (TABLE_SIZE - 1)]
-        hits = drawn < self._by_phase[self._phase()][:depth]
-        accepted = hits.to(torch.int32).cumprod(dim=1).sum(dim=1)
+        places = (self._places[batch.req_pool_indices] + batch.seq_lens) & (TABLE_SIZE - 1)
+        accepted = self._runs[self._phase()][places].clamp(max=depth)
         depths = self._depths[: depth + 1]
         chain = torch.where(depths <= accepted.unsqueeze(1), index[:, :1] + depths, -1)
         return predict, (accepted + 1).to(lengths.dtype), chain.to(index.dtype)
@@ -79,8 +76,24 @@ class DrawnAcceptance:
     def _put_on(self, device: Any, requests: int) -> None:
         import torch
 
-        generator = torch.Generator().manual_seed(self._seed)
-        self._uniform = torch.rand(TABLE_SIZE, generator=generator).to(device)
+        uniform = torch.rand(TABLE_SIZE, generator=torch.Generator().manual_seed(self._seed))
+        self._runs = [runs(uniform, phase).to(device) for phase in self._probabilities]
         self._places = torch.zeros(requests, dtype=torch.int64, device=device)
-        self._by_phase = [torch.tensor(list(p), dtype=torch.float32).to(device) for p in self._probabilities]
-        self._depths = torch.arange(len(self._probabilities[0]) + 1, dtype=torch.int64).to(device)
+        self._depths = torch.arange(len(self._probabilities[0]) + 1, dtype=torch.int32).to(device)
+
+
+def runs(uniform: Any, probabilities: Sequence[float]) -> Any:
+    """How many drafts in a row are accepted from each place of the table; shape `(n_places,)`.
+
+    Args:
+        uniform: Random numbers in [0, 1); shape `(n_places,)`. The table has no end: its first place comes again.
+        probabilities: By depth.
+    """
+    import torch
+
+    found = torch.zeros(len(uniform), dtype=torch.int32)
+    alive = torch.ones(len(uniform), dtype=torch.bool)
+    for depth, probability in enumerate(probabilities):
+        alive &= uniform.roll(-depth) < probability
+        found += alive.to(torch.int32)
+    return found

@@ -68,6 +68,10 @@ class Results:
         """The newest record of this kind with these fields, or None."""
         return self._found.get((kind, *(fields[name] for name in IDENTITY[kind])))
 
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        """Every record of this kind."""
+        return [record for (of, *_), record in self._found.items() if of == kind]
+
     def done(self, kind: str, **fields: Any) -> bool:
         """Whether there is one."""
         return self.get(kind, **fields) is not None
