@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SGLANG_STAMP := .venv-sglang/.installed
 
-.PHONY: browser demo demo-sglang test test-long chaos lint format bench proto clean
+.PHONY: browser demo demo-sglang test test-long chaos gpu-tables lint format bench proto clean
 
 demo: $(STAMP)
 	$(BIN)/trimtab demo
@@ -25,6 +25,11 @@ chaos: $(STAMP) $(SGLANG_STAMP)
 
 bench: $(STAMP)
 	$(BIN)/pytest tests/bench -m bench --benchmark-enable --benchmark-sort=name -s
+
+# README tables and a figure of what tests/gpu/bench.py measured; RESULTS names its result files or their folders.
+gpu-tables: $(STAMP)
+	$(if $(RESULTS),,$(error say which results: make gpu-tables RESULTS=FOLDER))
+	$(BIN)/python tests/gpu/gpu_tables.py $(RESULTS) --into README.md --figure tests/gpu/efficiency.svg
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

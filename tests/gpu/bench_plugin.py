@@ -58,6 +58,7 @@ def register() -> None:
     folder = Path(os.environ[FOLDER])
     recorder, desk = StepRecorder(), Desk(folder)
     HookRegistry.register(f"{SCHEDULER}.process_batch_result", recorder.after_result, HookType.AFTER)
+    HookRegistry.register(FORWARD, recorder.after_verify, HookType.AFTER)
     HookRegistry.register(RETRACT, recorder.after_retraction, HookType.AFTER)
     probabilities = desk.probabilities()
     if probabilities:

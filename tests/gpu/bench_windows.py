@@ -208,7 +208,7 @@ def _by_clients(rows: Sequence[Any]) -> dict[int, dict[str, list[float]]]:
 def _steps_ms(times: dict[str, list[float]]) -> dict[str, float]:
     """By steps, as SGLang's rule knows them: its zero is `plain_warm`, and native plain is none of its modes."""
     medians = {window_figures.steps_of(mode): statistics.median(ms) for mode, ms in times.items()}
-    return {str(steps): ms for steps, ms in medians.items() if steps != PLAIN}
+    return {str(steps): ms for steps, ms in medians.items() if steps >= 0}
 
 
 def _say(what: str) -> None:

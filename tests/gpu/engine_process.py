@@ -31,6 +31,7 @@ from load_client import Clients
 from load_file import Lengths, Open
 
 ANSWERS = "ENGINE_ANSWERS"
+LOG_END_BYTES = 500_000
 VOCABULARY = "ENGINE_VOCABULARY"
 # A JSON file with prompts as token ids, by class.
 PROMPTS = "ENGINE_PROMPTS"
@@ -92,6 +93,7 @@ class EngineProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        _shorten(self.log_path)
 
     def log_tail(self, lines: int = 25) -> str:
         """The end of its log."""
@@ -113,6 +115,13 @@ class EngineProcess:
         if "error" in answer:
             raise EngineEndedError(f"{answer['error']}\n{self.log_tail()}")
         return answer
+
+
+def _shorten(log: Path) -> None:
+    """Leave beginning and end of a long log: results travel, and nobody reads the middle."""
+    text = log.read_bytes()
+    if len(text) > 2 * LOG_END_BYTES:
+        log.write_bytes(text[:LOG_END_BYTES] + b"\n...\n" + text[-LOG_END_BYTES:])
 
 
 class Served:

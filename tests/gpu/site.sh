@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# site.sh pack OUT: packs SGLang 0.5.16 and what it and Trimtab's controller need, for a GPU machine that has no
-# package registry but Python 3.12, torch 2.11 (CUDA 13), triton and nvcc.
+# site.sh pack OUT: packs SGLang 0.5.16 and what it and Trimtab's controller need, for a GPU machine without a package
+# registry. That has Python 3.12, torch 2.11 (CUDA 13), triton, nvcc, numpy, scikit-learn, and what those need.
 # site.sh unpack SITE PART...: there, takes in parts, in one call or in several; says what is still missing.
 #
 # Parts stay under PART_MIB (default 56) so that they can travel one by one: OUT/1/part, OUT/2/part ... and OUT/parts,
@@ -14,7 +14,7 @@ get() {
     local platforms=() glibc
     for glibc in 39 35 34 31 28 27 26 24 17 12 5; do platforms+=(--platform "manylinux_2_${glibc}_x86_64"); done
     "${PYTHON:-python3}" -m pip download --quiet --no-deps --only-binary=:all: --implementation cp --python-version 3.12 \
-        "${platforms[@]}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --dest "$1" "${@:2}"
+        "${platforms[@]}" --platform manylinux2014_x86_64 --platform manylinux1_x86_64 --dest "$1" --requirement "$2"
 }
 
 # Numbered folders, since a folder is what is easily carried.
@@ -30,13 +30,12 @@ split_into() {
 }
 
 pack() {
-    local out work wheel
+    local out wheel
     mkdir -p "$1"
     out=$(cd "$1" && pwd)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    grep -v '^#' "$here/site_wheels.txt" >"$work/wanted"
-    while read -r wheel; do get "$work/wheels" "$wheel"; done <"$work/wanted"
+    get "$work/wheels" "$here/site_wheels.txt"
     mkdir "$work/site"
     for wheel in "$work"/wheels/*.whl; do
         case $wheel in

@@ -7,6 +7,7 @@ idle. Tokens count where the scheduler has them, which is the same place for all
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PREFILL, PLAIN = -2, -1
+# Beside numbers of drafts: cold plain, a prefill, and a decode that was no verify.
+COLD, PREFILL, PLAIN = -3, -2, -1
+SKIP_DRAFT_EXTEND = "SGLANG_SPEC_SKIP_ZERO_STEP_DRAFT_EXTEND"
 
 Ints = npt.NDArray[np.int64]
 
@@ -26,7 +29,7 @@ class Steps:
 
     Attributes:
         at_ns: CLOCK_MONOTONIC when each was processed; shape `(n_steps,)`.
-        steps: Drafts a step; `PLAIN` for a decode that is no verify, `PREFILL` for a prefill; shape `(n_steps,)`.
+        steps: Drafts a step, or one of `COLD`, `PREFILL` and `PLAIN`; shape `(n_steps,)`.
         graph: Whether a captured graph ran; shape `(n_steps,)`.
         context: Tokens of context of all its requests, 0 where unknown; shape `(n_steps,)`.
         first: Where each step begins in the two arrays below; shape `(n_steps + 1,)`.
@@ -67,6 +70,17 @@ class StepRecorder:
         self._rows, self._retractions, self.filled_ns, self._wanted = [], 0, 0, wanted
         self._recording = True
 
+    def after_verify(self, result: Any, worker: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
+        """Hook behind the speculative worker's forward: says on the result what ran.
+
+        Trimtab's native rounds do not come through here, and results arrive later: they cannot be told from others by
+        their shape, nor by their order.
+        """
+        if not batch.forward_mode.is_extend():
+            steps = worker.speculative_num_steps
+            cold = not steps and os.environ.get(SKIP_DRAFT_EXTEND, "").lower() in ("1", "true", "yes")
+            result.bench_steps = COLD if cold else steps
+
     def after_result(self, _returned: Any, _scheduler: Any, batch: Any, result: Any, *_args: Any, **_kw: Any) -> None:
         """Hook behind `Scheduler.process_batch_result`."""
         if not self._recording:
@@ -76,9 +90,9 @@ class StepRecorder:
             return
         requests = batch.reqs
         accepted = [bool(r.output_ids) for r in requests] if prefill else result.num_correct_drafts_per_req_cpu
-        width = None if prefill else getattr(result, "speculative_num_draft_tokens", None)
+        steps = PREFILL if prefill else getattr(result, "bench_steps", PLAIN)
         graph = getattr(result, "can_run_cuda_graph", False)
-        self._rows.append((now_ns, prefill, requests, accepted, width, graph, getattr(batch, "seq_lens_cpu", None)))
+        self._rows.append((now_ns, prefill, requests, accepted, steps, graph, getattr(batch, "seq_lens_cpu", None)))
         if not self.filled_ns and not prefill and len(requests) >= self._wanted:
             self.filled_ns = now_ns
 
@@ -106,7 +120,7 @@ class StepRecorder:
         with path.with_suffix(".new").open("wb") as file:
             np.savez_compressed(
                 file, at_ns=np.array([row[0] for row in rows], dtype=np.int64),
-                steps=np.array([_steps(row[1], row[4]) for row in rows], dtype=np.int64),
+                steps=np.array([row[4] for row in rows], dtype=np.int64),
                 graph=np.array([bool(row[5]) for row in rows], dtype=np.int64),
                 context=np.array([0 if row[6] is None else int(row[6].sum()) for row in rows], dtype=np.int64),
                 first=np.array(first, dtype=np.int64), request=np.array(request, dtype=np.int64),
@@ -114,12 +128,6 @@ class StepRecorder:
                 retractions=np.array(self._retractions),
             )  # fmt: skip
         path.with_suffix(".new").rename(path)
-
-
-def _steps(prefill: bool, width: int | None) -> int:
-    if prefill:
-        return PREFILL
-    return PLAIN if width is None else int(width) - 1
 
 
 def read_steps(path: Path) -> Steps:

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from step_recorder import PLAIN, PREFILL, Ints, Steps
+from step_recorder import COLD, PLAIN, PREFILL, Ints, Steps
 
 BLOCK_S = 0.25
 # A request says something about time per token from so many tokens on.
 MIN_TOKENS = 8
 PERCENTILES = (50, 95, 99)
-NAMES = {PLAIN: "plain_native", 0: "plain_warm"}
+NAMES = {PLAIN: "plain_native", COLD: "plain_cold", 0: "plain_warm"}
 DIGITS = 5
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +27,7 @@ def mode_name(steps: int) -> str:
 
 
 def steps_of(mode: str) -> int:
-    """The drafts a step of a mode's name; `PLAIN` for native plain."""
+    """The drafts a step of a mode's name, or what stands for a plain one."""
     for steps, name in NAMES.items():
         if name == mode:
             return steps

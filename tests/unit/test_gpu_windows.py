@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import window_figures
-from step_recorder import PLAIN, PREFILL, StepRecorder, Steps, read_steps
+from step_recorder import COLD, PLAIN, PREFILL, SKIP_DRAFT_EXTEND, StepRecorder, Steps, read_steps
 
 MS = 1_000_000
 # (ms, steps, [(request, tokens), ...])
@@ -95,7 +95,7 @@ def test_a_step_time_is_between_two_results_of_the_same_mode_and_batch() -> None
     assert found == [(10.0, 2, 20), (12.0, 2, 20)]
 
 
-@pytest.mark.parametrize("mode", ["plain_native", "plain_warm", "speculate(3)"])
+@pytest.mark.parametrize("mode", ["plain_native", "plain_cold", "plain_warm", "speculate(3)"])
 def test_modes_have_the_names_that_trimtab_gives_them(mode: str) -> None:
     assert window_figures.mode_name(window_figures.steps_of(mode)) == mode
 
@@ -116,27 +116,34 @@ def batch(prefill: bool, *rids: str) -> Any:
     return SimpleNamespace(forward_mode=Forward(prefill), reqs=requests, seq_lens_cpu=np.array([7] * len(rids)))
 
 
-def result(accepted: list[int] | None, width: int | None) -> Any:
-    return SimpleNamespace(
-        num_correct_drafts_per_req_cpu=accepted, speculative_num_draft_tokens=width, can_run_cuda_graph=True
-    )
+def result(recorder: StepRecorder, accepted: list[int] | None, verified_steps: int | None) -> Any:
+    made = SimpleNamespace(num_correct_drafts_per_req_cpu=accepted, can_run_cuda_graph=True)
+    if verified_steps is not None:
+        worker = SimpleNamespace(speculative_num_steps=verified_steps)
+        recorder.after_verify(made, worker, batch(False))
+    return made
 
 
-def test_the_recorder_keeps_every_kind_of_result(tmp_path: Path) -> None:
+def test_the_recorder_keeps_every_kind_of_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = StepRecorder()
-    recorder.after_result(None, None, batch(False, "before"), result([0], 4))
+    recorder.after_result(None, None, batch(False, "before"), result(recorder, [0], 3))
     recorder.begin(2)
     recorder.after_result(None, None, batch(True, "a.5", "b.5"), SimpleNamespace())
-    recorder.after_result(None, None, batch(False, "a.5"), result([2], 4))
+    recorder.after_result(None, None, batch(False, "a.5"), result(recorder, [2], 3))
     assert recorder.filled_ns == 0
-    recorder.after_result(None, None, batch(False, "a.5", "b.5"), result(None, None))
+    recorder.after_result(None, None, batch(False, "a.5", "b.5"), result(recorder, None, None))
     assert recorder.filled_ns > 0
+    # Native plain has the shape of a verify without drafts.
+    recorder.after_result(None, None, batch(False, "a.5"), result(recorder, [0], None))
+    recorder.after_result(None, None, batch(False, "a.5"), result(recorder, [0], 0))
+    monkeypatch.setenv(SKIP_DRAFT_EXTEND, "1")
+    recorder.after_result(None, None, batch(False, "a.5"), result(recorder, [0], 0))
     recorder.after_retraction(([1, 2], 0.5, []))
     recorder.write(tmp_path / "steps.npz")
     found = read_steps(tmp_path / "steps.npz")
-    assert found.steps.tolist() == [PREFILL, 3, PLAIN]
-    assert found.batch.tolist() == [2, 1, 2]
-    assert found.tokens.tolist() == [1, 1, 3, 1, 1]
-    assert found.request.tolist() == [0, 1, 0, 0, 1]
-    assert found.context.tolist() == [14, 7, 14]
+    assert found.steps.tolist() == [PREFILL, 3, PLAIN, PLAIN, 0, COLD]
+    assert found.batch.tolist() == [2, 1, 2, 1, 1, 1]
+    assert found.tokens.tolist() == [1, 1, 3, 1, 1, 1, 1, 1]
+    assert found.request.tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
+    assert found.context.tolist() == [14, 7, 14, 7, 7, 7]
     assert (found.identities, found.retractions) == (("a.5", "b.5"), 2)
