@@ -10,6 +10,7 @@ with an interpreter that has Trimtab's controller and scikit-learn.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -25,7 +26,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / part) for part in ("engine_plugin", "proto", "controller", "tests", "tests/sglang")]
+CODE = [str(ROOT / part) for part in ("engine_plugin", "proto", "controller")]
+sys.path[:0] = [*CODE, *(str(ROOT / part) for part in ("tests", "tests/sglang"))]
+# For what runs in processes of its own: the daemons, the fit.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*CODE, os.environ.get("PYTHONPATH", "")]))
 
 import bench_price  # noqa: E402
 import dummy_models  # noqa: E402
@@ -63,7 +67,9 @@ class Session:
         found: dict[str, Engine] = {}
         for name in names:
             ours = controller if name == SHARED else ""
-            found[name] = Engine(self.bench, name, ours, together=len(names) > 1, held=self.load.price.steps)
+            found[name] = Engine(
+                self.bench, name, ours, len(names) > 1, self.load.price.steps, number=len(self.engines)
+            )
             self.engines.append(found[name])
             if self.options.one_by_one:
                 found[name].ready()
@@ -209,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         bench = Bench(setting, options.backend, models.resolve(), real, work, out, probabilities, load.seed)
         name = options.models.resolve().name if real else options.model or setting.shape
         key = Key(_card(options.sizes), metadata.version("sglang"), name, options.backend, load.hash)
-        results = Results(key, _results_path(out), options.earlier, _about())
+        results = Results(key, _results_path(out), options.earlier, _about(), options.since)
         session = Session(load, bench, results, options, began + options.seconds, [])
         print(f"{key}", flush=True)
         watchdog = threading.Timer(options.seconds + GRACE_S, session.stop)
@@ -230,6 +236,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for results and logs")
     parser.add_argument("--earlier", type=Path, action="append", default=[], help="results of earlier runs")
+    parser.add_argument("--since", default="", help="as 2026-11-30T12:00:00Z: windows of before do not count")
     parser.add_argument("--parts", type=_list(PARTS), default=list(PARTS), help=", ".join(PARTS))
     known = (SHARED, *OWN_ENGINES)
     parser.add_argument("--engines", type=_list(known), default=[SHARED], help=", ".join(known))

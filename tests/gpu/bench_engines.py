@@ -29,6 +29,7 @@ SHARED, ADAPTIVE, ALONE, STOCK = "shared", "adaptive", "alone", "stock"
 CANDIDATES = (0, 1, 2, 3, 5, 7)
 # SGLang's own table must find all its steps among the candidates, in every version: 0.5.16 has 1, 3, 7, later ones 5.
 WIDEST = max(CANDIDATES)
+FIRST_PORT = 31_000
 ENTRY_POINT = "[sglang.srt.plugins]\ntrimtab = trimtab_sglang.plugin:register\ntrimtab_bench = bench_plugin:register\n"
 PROMPT_FILE = "prompts.json"
 # Nothing of ours runs beyond this batch size.
@@ -64,19 +65,23 @@ CARD = Setting(
     "8b", 120_000,
     {
         "dtype": "bfloat16", "disable_prefill_cuda_graph": True, "mem_fraction_static": 0.8,
-        "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256],
+        "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256],
         "sampling_backend": "pytorch", "max_running_requests": 256, "chunked_prefill_size": 16384,
         "context_length": 8192,
     },
     {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"},
     (), "load.toml",
-    {"max_total_tokens": 82_000, "max_running_requests": 128, "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 32, 64, 128]},
+    {
+        "max_total_tokens": 82_000, "max_running_requests": 128, "cuda_graph_bs_decode": [1, 2, 4, 8, 16, 32, 64, 128],
+        "sleep_on_idle": True,
+    },
 )  # fmt: skip
 CPU = Setting(
     "tiny", 400,
     {
         "device": "cpu", "dtype": "float32", "disable_cuda_graph": True, "mem_fraction_static": 0.3,
         "max_total_tokens": 16_384, "max_running_requests": 8, "chunked_prefill_size": 4096, "context_length": 2048,
+        "sleep_on_idle": True,
     },
     {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "SGLANG_CPU_FORCE_OVERLAP": "1", "TRITON_INTERPRET": "1"},
     ("sglang_cpu",), "load_cpu.toml",
@@ -113,7 +118,9 @@ class Bench:
 class Engine:
     """One engine, on its way up at once; `ready` waits for it."""
 
-    def __init__(self, bench: Bench, name: str, controller: str = "", together: bool = False, held: int = 0) -> None:
+    def __init__(
+        self, bench: Bench, name: str, controller: str = "", together: bool = False, held: int = 0, number: int = 0
+    ) -> None:
         self.name = name
         self.started_at = time.strftime("%Y-%m-%dT%H:%M:%S")
         self._bench = bench
@@ -121,6 +128,8 @@ class Engine:
         self.orders = Orders(folder, bench.probabilities, bench.seed)
         _install_plugins(folder)
         self._arguments = arguments = engine_arguments(bench, name, together, held)
+        # SGLang takes further ports from this one up.
+        arguments["port"] = FIRST_PORT + 1000 * number
         environment = _environment(bench, folder, name, controller)
         self.process = EngineProcess(name.replace(":", "-"), bench.out, arguments, environment)
         self._start_s = 0.0
@@ -149,7 +158,7 @@ def engine_arguments(bench: Bench, name: str, together: bool = False, held: int 
     arguments: dict[str, Any] = {
         "model_path": str(bench.models / "target"), "skip_tokenizer_init": True, "grammar_backend": "none",
         "attention_backend": bench.backend, "disable_radix_cache": True, "random_seed": 1, "log_level": "info",
-        "sleep_on_idle": True, **bench.setting.arguments, **(bench.setting.beside if together else {}),
+        **bench.setting.arguments, **(bench.setting.beside if together else {}),
     }  # fmt: skip
     if bench.real:
         # As long as the model itself takes.

@@ -94,7 +94,9 @@ class Helm:
             self._pin(mode_of(contender))
         else:
             self._run(contender, self._settings(contender))
-            self._wait("a lease", lambda engine: engine.lease.acknowledged)
+            engine = self._wait("a lease", lambda engine: engine.lease.acknowledged)
+            if contender.endswith(WITH_PROFILE) and not engine.profile.name:
+                raise ContenderError(f"{contender}: the profile is not used: {engine.profile.ignored}")
 
     def stop(self) -> None:
         """End the daemon, whatever state it is in."""
@@ -149,14 +151,14 @@ class Helm:
             admin.pin(request)
         self._wait(f"the pin to {mode}", lambda engine: bool(engine.pin.id) and engine.in_force.pin_id == engine.pin.id)
 
-    def _wait(self, what: str, wanted: Callable[[admin_pb2.Engine], bool]) -> None:
+    def _wait(self, what: str, wanted: Callable[[admin_pb2.Engine], bool]) -> admin_pb2.Engine:
         assert self._daemon is not None
         deadline, engine = time.monotonic() + IN_FORCE_WITHIN_S, None
         with self._daemon.admin() as admin:
             while time.monotonic() < deadline:
                 engine = self._engine(admin)
                 if engine is not None and wanted(engine):
-                    return
+                    return engine
                 time.sleep(LOOK_EVERY_S)
         said = "it never came" if engine is None else f"{engine.in_force}, refused: {engine.lease.refusal}"
         raise ContenderError(f"{self._name}: the engine waits for {what} after {IN_FORCE_WITHIN_S:g} s; {said}")

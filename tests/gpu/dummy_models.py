@@ -1,4 +1,4 @@
-"""Configurations of Llama shapes with EAGLE3 drafts for `--load-format dummy`: time can be measured without weights."""
+"""Configurations of Llama and Qwen3 shapes with EAGLE3 drafts for `--load-format dummy`: times need no weights."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ SHAPES: dict[str, dict[str, Any]] = {
         "hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40,
         "vocab_size": 152064,
     },
+    "qwen3": {
+        "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "vocab_size": 128256, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"],
+    },
     "tiny": {
         # With fewer layers the three that EAGLE3 reads would not all be there.
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4,
@@ -27,7 +31,7 @@ COMMON = {
     "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2, "tie_word_embeddings": False,
     "attention_bias": False, "mlp_bias": False,
 }  # fmt: skip
-DRAFT = {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+DRAFT = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "num_hidden_layers": 1}
 
 
 def make(folder: Path, shape: str = "8b", candidate_steps: tuple[int, ...] = (0, 1, 3)) -> None:

@@ -43,6 +43,7 @@ sys.path[:0] = [*PLUGIN, *(str(ROOT / part) for part in ("controller", "tests", 
 # What writes down the launches; the rest of that folder is for CPUs and must not get into the way of a GPU's kernels.
 LOGGERS = ROOT / "tests" / "sglang" / "shim" / "sglang_cpu"
 
+import dummy_models  # noqa: E402
 from engine_process import VOCABULARY, EngineEndedError, EngineProcess  # noqa: E402
 from paired import geometric  # noqa: E402
 from step_log import Launch, read_launches  # noqa: E402
@@ -58,14 +59,9 @@ ENTRY_POINTS = """[sglang.srt.plugins]
 trimtab = trimtab_sglang.plugin:register
 launch_log = sglang_cpu.launch_log:register
 """
-LLAMA = {
-    "model_type": "llama", "num_key_value_heads": 8, "head_dim": 128, "hidden_act": "silu", "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 32768, "rope_theta": 500000.0, "torch_dtype": "bfloat16", "bos_token_id": 1,
-    "eos_token_id": 2, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 128256,
-}  # fmt: skip
-# So large that a step waits for the GPUs: with fewer layers the processors of the host set the pace, and their noise.
-LARGE = {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 40}
+# Models by name. The large one's steps wait for the GPUs: with fewer layers the processors of the host set the pace,
+# and their noise.
+SHAPES = {"llama": "8b", "large": "32b", "qwen3": "qwen3"}
 # Both engines measure the free memory while the other one loads: the limit of tokens is what bounds them.
 LARGE_ON_GPU = {"mem_fraction_static": 0.62, "max_total_tokens": 60_000}
 GPU = {
@@ -279,15 +275,8 @@ def pairs(bench: Bench, ours: EngineProcess, stock: EngineProcess, controller: S
 
 def write_models(folder: Path) -> None:
     """Configurations without weights: Llama of 8B and 32B shape and Qwen3 of 8B shape, each with an EAGLE3 draft."""
-    qwen3 = {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
-    draft = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1, "draft_vocab_size": 32000}
-    llama = {**LLAMA, "architectures": ["LlamaForCausalLM"]}
-    for name, target in {"llama": llama, "large": {**llama, **LARGE}, "qwen3": qwen3}.items():
-        sizes = {key: target[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads")}
-        for kind, config in (("target", target), ("draft", {**draft, **sizes})):
-            path = folder / name / kind
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "config.json").write_text(json.dumps(config, indent=1))
+    for name, shape in SHAPES.items():
+        dummy_models.make(folder / name, shape)
 
 
 PARTS = {"tensor": tensor, "attention": attention, "eager": eager}

@@ -21,6 +21,8 @@ IDENTITY = {
     "open": ("rate", "contender"),
     "price": ("condition", "clients"),
 }
+# Kinds that stay what they are when a policy is mended.
+LASTING = ("engine", "calibration")
 PREFIX = "results"
 
 
@@ -49,12 +51,18 @@ class Results:
         key: Only its records count.
         path: Where new ones go.
         earlier: Files and folders with records of earlier runs.
+        since: Windows of before that time (UTC, as in the records' `at`) do not count; empty for all.
         about: What every new record says besides: command and so on.
     """
 
-    def __init__(self, key: Key, path: Path, earlier: Iterable[Path], about: Mapping[str, Any]) -> None:
+    def __init__(
+        self, key: Key, path: Path, earlier: Iterable[Path], about: Mapping[str, Any], since: str = ""
+    ) -> None:
         self._key, self._path, self._about = key, path, about
-        self._found = merged(read_all([*earlier, path.parent])).get(key, {})
+        known = merged(read_all([*earlier, path.parent])).get(key, {})
+        self._found = {
+            place: record for place, record in known.items() if place[0] in LASTING or str(record["at"]) >= since
+        }
 
     def add(self, kind: str, record: Mapping[str, Any]) -> None:
         """Append a record; it is on the disk when this returns."""

@@ -60,6 +60,17 @@ def test_the_newest_of_several_measurements_counts_whatever_the_order_of_the_fil
         assert found["tokens"] == 2
 
 
+def test_windows_from_before_a_change_can_be_measured_again_and_the_calibration_stays(tmp_path: Path) -> None:
+    path = tmp_path / "results-0.jsonl"
+    old, later = made("2026-11-30T10:00:00Z"), made("2026-11-30T12:00:00Z", cell=1)
+    calibration = {**made("2026-11-30T09:00:00Z"), "kind": "calibration"}
+    path.write_text("".join(json.dumps(record) + "\n" for record in (old, later, calibration)))
+    found = Results(KEY, tmp_path / "results-1.jsonl", [], {}, since="2026-11-30T11:00:00Z")
+    assert not found.done("closed", cell=0, contender="ucb")
+    assert found.done("closed", cell=1, contender="ucb")
+    assert found.done("calibration")
+
+
 def test_a_last_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "results-1.jsonl"
     path.write_text(json.dumps(made("2026-11-30T10:00:00Z")) + "\n" + '{"kind": "clo')

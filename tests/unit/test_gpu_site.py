@@ -12,7 +12,7 @@ import pytest
 SITE = Path(__file__).resolve().parents[1] / "gpu" / "site.sh"
 TOOLS = ("unzip", "xz", "split", "sha256sum")
 # In the place of a Python with pip: makes the wheels that are asked for.
-FAKE_PYTHON = '''#!/usr/bin/env python3
+FAKE_PYTHON = """#!/usr/bin/env python3
 import pathlib, random, re, sys, zipfile
 folder = pathlib.Path(sys.argv[sys.argv.index("--dest") + 1])
 wanted = pathlib.Path(sys.argv[sys.argv.index("--requirement") + 1])
@@ -29,7 +29,7 @@ for line in wanted.read_text().splitlines():
             wheel.writestr("sgl_kernel/sm100/kernels.so", "of another generation")
         if name == "sglang":
             wheel.writestr("sglang/weights", random.Random(1).randbytes(1_500_000))
-'''
+"""
 
 pytestmark = pytest.mark.skipif(not all(map(shutil.which, TOOLS)), reason=f"needs {', '.join(TOOLS)}")
 
