@@ -19,6 +19,8 @@ def test_models_are_shapes_with_a_draft_each(tmp_path: Path) -> None:
     assert kinds == {
         "llama/target": ["LlamaForCausalLM"],
         "llama/draft": ["LlamaForCausalLMEagle3"],
+        "large/target": ["LlamaForCausalLM"],
+        "large/draft": ["LlamaForCausalLMEagle3"],
         "qwen3/target": ["Qwen3ForCausalLM"],
         "qwen3/draft": ["LlamaForCausalLMEagle3"],
     }
