@@ -35,7 +35,7 @@ import bench_price  # noqa: E402
 import dummy_models  # noqa: E402
 import prompt_classes  # noqa: E402
 import schedule  # noqa: E402
-from bench_engines import ALONE, CANDIDATES, SETTINGS, SHARED, STOCK, WIDEST, Bench, Engine  # noqa: E402
+from bench_engines import ALONE, CANDIDATES, SETTINGS, SHARED, STOCK, STOCK_ADAPTIVE, WIDEST, Bench, Engine  # noqa: E402
 from bench_windows import Bout, OutOfTimeError, calibrate, closed, open_loop, prepare  # noqa: E402
 from contenders import CONTENDERS, FIXED, NEED_CALIBRATION, Helm, mode_of, offered  # noqa: E402
 from load_file import Load, LoadError, read_load  # noqa: E402
@@ -44,7 +44,7 @@ from trimtab.wire import mode_from_wire, read_hello  # noqa: E402
 from trimtab_sglang.plugin import digest  # noqa: E402
 
 PARTS = ("calibrate", "closed", "open", "price")
-OWN_ENGINES = (ALONE, *(f"{STOCK}:{k}" for k in CANDIDATES if k))
+OWN_ENGINES = (ALONE, STOCK_ADAPTIVE, *(f"{STOCK}:{k}" for k in CANDIDATES if k))
 OPEN_CONTENDERS = ("fixed:1", "fixed:3", "sglang-adaptive", "sglang-tuned", "goodput+profile", "goodput", "ucb")
 # After the deadline engines are ended whatever they do: what is in the results counts.
 GRACE_S = 10.0

@@ -6,6 +6,7 @@
 | `adaptive` | the same without Trimtab, held at one step count by its own table |
 | `alone` | no speculation |
 | `stock:K` | K steps for good, as a server without adaptive mode, with all the KV cache that it can have |
+| `stock:adaptive` | SGLang's adaptive mode with its default table, likewise |
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 CODE = (HERE, ROOT / "engine_plugin", ROOT / "proto", ROOT / "controller")
 SHARED, ADAPTIVE, ALONE, STOCK = "shared", "adaptive", "alone", "stock"
+STOCK_ADAPTIVE = f"{STOCK}:adaptive"
 CANDIDATES = (0, 1, 2, 3, 5, 7)
 # SGLang's own table must find all its steps among the candidates, in every version: 0.5.16 has 1, 3, 7, later ones 5.
 WIDEST = max(CANDIDATES)
@@ -167,12 +169,15 @@ def engine_arguments(bench: Bench, name: str, together: bool = False, held: int 
         arguments["load_format"] = "dummy"
     if name == ALONE:
         return arguments
-    steps = int(name.partition(":")[2]) if name.startswith(STOCK) else WIDEST
+    kind, _, word = name.partition(":")
+    steps = int(word) if kind == STOCK and name != STOCK_ADAPTIVE else WIDEST
     arguments |= {
         "speculative_algorithm": _algorithm(bench.models), "speculative_draft_model_path": str(bench.models / "draft"),
         "speculative_eagle_topk": 1, "speculative_num_steps": steps, "speculative_num_draft_tokens": steps + 1,
     }  # fmt: skip
-    if not name.startswith(STOCK):
+    if name == STOCK_ADAPTIVE:
+        arguments["speculative_adaptive"] = True
+    elif kind != STOCK:
         table: dict[str, Any] = {"1": {"candidate_steps": list(CANDIDATES)}}
         if name == ADAPTIVE:
             # One slot for every batch that occurs; the other is there so that the same candidates are built.
