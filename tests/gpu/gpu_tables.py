@@ -79,7 +79,7 @@ def _totals(verdict: ClosedVerdict) -> str:
             f"{1000 * sums['switches'] / max(1, sums['steps']):.1f}", str(int(sums["retractions"])),
         ])  # fmt: skip
     head = [
-        "contender", "cells", "tokens/s", "efficiency", f"over {single}", "worst settled cell", "settles in",
+        "contender", "cells", "tokens/s", "efficiency", f"over {single or 'fixed'}", "worst settled cell", "settles in",
         "switches in 1,000 steps", "retractions",
     ]  # fmt: skip
     return f"Closed loop, equal time at every cell; 95% intervals in brackets.\n\n{table(head, rows)}"

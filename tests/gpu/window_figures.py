@@ -144,6 +144,7 @@ def _spent_ms(steps: Steps, began_ns: int, ended_ns: int) -> Floats:
 
 
 def _by_mode(steps: Steps, spent: Floats, inside: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Time in ms by mode; idle time goes to the prefill that ends it."""
     found = {}
     for mode in np.unique(steps.steps[inside]).tolist():
         name = "prefill" if mode == PREFILL else mode_name(mode)
