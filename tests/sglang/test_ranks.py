@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import ranked
-from controller_process import ControllerProcess
+from controller_process import ControllerProcess, short_folder
 from engine_server import EngineFactory, EngineServer, EngineSettings
 from prompts import ALL_TOKENS, prompts
 from ranked import RestlessController, answered_as, same_on_all_ranks
@@ -107,10 +107,10 @@ def check_unrest(logs: list[list[Launch]]) -> None:
 
 
 @pytest.fixture
-def folder(controller_folder: Path) -> Iterator[Path]:
-    yield controller_folder
-    for left in controller_folder.iterdir():
-        left.unlink()
+def folder() -> Iterator[Path]:
+    """Of one controller: the journal and the log of another would speak of other engines."""
+    with short_folder() as made:
+        yield made
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,10 @@ def test_beside_a_rank_without_this_very_plugin_it_observes(
 @pytest.mark.long
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_a_rank_that_chooses_by_its_own_clock_brings_the_engine_down_and_the_alarm_comes_first(
-    topology: str, new_engine: EngineFactory, controller_folder: Path
+    topology: str, new_engine: EngineFactory, folder: Path
 ) -> None:
     """The control: without agreement this engine dies or hangs, so the other tests say something."""
-    with ControllerProcess(controller_folder) as controller:
+    with ControllerProcess(folder) as controller:
         engine = new_engine(TOPOLOGIES[topology](controller.address, "own-clock:1:60"))
         engine.launch()
         try:
@@ -198,10 +198,8 @@ def stands_still(engine: EngineServer, seconds: float) -> bool:
 
 
 @pytest.mark.long
-def test_a_forged_digest_raises_the_alarm_and_pins_the_mode_in_force(
-    new_engine: EngineFactory, controller_folder: Path
-) -> None:
-    controller = ControllerProcess(controller_folder)
+def test_a_forged_digest_raises_the_alarm_and_pins_the_mode_in_force(new_engine: EngineFactory, folder: Path) -> None:
+    controller = ControllerProcess(folder)
     settings = ranked.tensor_parallel(controller.address, "forged:1:100")
     with controller, new_engine(settings) as engine:
         controller.wait_connected(engine.engine_id)
@@ -226,8 +224,8 @@ def pinned(engine: EngineServer, controller: ControllerProcess) -> admin_pb2.Eng
 
 
 @pytest.mark.long
-def test_replicas_of_a_server_are_engines_with_one_name(new_engine: EngineFactory, controller_folder: Path) -> None:
-    with ControllerProcess(controller_folder) as controller:
+def test_replicas_of_a_server_are_engines_with_one_name(new_engine: EngineFactory, folder: Path) -> None:
+    with ControllerProcess(folder) as controller:
         environment = {"TRIMTAB_CONTROLLER": controller.address, "TRIMTAB_MODE": "act", **ranked.ONE_CORE_EACH}
         settings = EngineSettings("noisy", arguments={"dp-size": "2"}, environment=environment)
         with new_engine(settings) as engine:
