@@ -83,6 +83,8 @@ def test_the_controllers_page_has_a_line_for_every_order() -> None:
         ("canary", "goodput on llama-a (10% of all), since 2023-11-14T22:13:20+00:00"),
         ("refused", "permission_denied=3"),
     ]
+    answer.journal.problem = "no space left"
+    assert list(overview.lines(overview.controller_view(answer)))[-1] == ("journal", "it fails: no space left")
 
 
 def test_the_page_says_what_the_engine_is_what_is_in_force_and_what_went_wrong() -> None:

@@ -129,8 +129,9 @@ def test_a_shadow_before_its_first_step_agrees_with_nothing_yet() -> None:
 
 def test_the_controller_says_what_stands_what_is_on_trial_and_what_was_refused() -> None:
     answer = admin_pb2.ListEnginesResponse(
-        engines=[engine(), engine(SILENT)], controller_version="1.2", controller=controller()
-    )
+        engines=[engine(), engine(SILENT)], controller_version="1.2", controller=controller(),
+        journal=admin_pb2.JournalState(problem="no space left"),
+    )  # fmt: skip
     since = "2023-11-14T22:13:20+00:00"
     assert as_json(controller_view(answer)) == {
         "version": "1.2",
@@ -155,6 +156,7 @@ def test_the_controller_says_what_stands_what_is_on_trial_and_what_was_refused()
             "engines": ["llama-a"],
         },
         "refused": {"permission_denied": 3},
+        "journal_problem": "no space left",
     }  # fmt: skip
 
 

@@ -55,7 +55,11 @@ class CanaryView(msgspec.Struct, frozen=True):
 
 
 class ControllerView(msgspec.Struct, frozen=True):
-    """The controller. `engines` counts them by state, `refused` counts what was refused beside engines, by reason."""
+    """The controller.
+
+    `engines` counts them by state, `refused` counts what was refused beside engines, by reason; `journal_problem` says
+    why the journal fails.
+    """
 
     version: str
     started_at: str | None
@@ -64,6 +68,7 @@ class ControllerView(msgspec.Struct, frozen=True):
     standing_policies: tuple[StandingPolicyView, ...]
     canary: CanaryView | None
     refused: Mapping[str, int]
+    journal_problem: str | None
 
 
 def controller_view(answer: admin_pb2.ListEnginesResponse) -> ControllerView:
@@ -80,6 +85,7 @@ def controller_view(answer: admin_pb2.ListEnginesResponse) -> ControllerView:
         ),
         canary=canary_view(controller),
         refused=dict(sorted(controller.refused.items())),
+        journal_problem=answer.journal.problem or None,
     )
 
 
@@ -129,6 +135,8 @@ def lines(view: ControllerView) -> Iterator[Line]:
         yield "policy", f"{policy.policy} for {policy.ordered_for}{shadow}: {pairs_text(policy.parameters)}"
     yield "canary", canary_text(view.canary) if view.canary else "none"
     yield "refused", pairs_text(view.refused)
+    if view.journal_problem:
+        yield "journal", f"it fails: {view.journal_problem}"
 
 
 def canary_text(canary: CanaryView) -> str:
