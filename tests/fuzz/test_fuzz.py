@@ -12,8 +12,8 @@ import pytest
 from fuzz.runner import HERE, names
 
 EVERYDAY, LONG = 20_000, 1_000_000
-# An hour on a quiet core: a program of so many bytes is some thirty operations.
-LONG_OPTIONS, LONG_S = ("--max-bytes", "1024"), 10_000
+# Half an hour on a quiet core: a program of so many bytes is some fifteen operations.
+LONG_OPTIONS, LONG_S = ("--max-bytes", "512"), 10_000
 
 
 def fuzz(target: str, keep: Path, *options: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
