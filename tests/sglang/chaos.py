@@ -54,6 +54,7 @@ class Outcome:
         answers: Requests that were answered.
         wrong: Of these, answers that are not plain decoding's.
         longest_gap_s: Longest time between two decode steps.
+        longest_gap_at: What had been done to the controller before it, and how long before.
         stock_gap_s: The same of a server without the plugin.
         stock_late_s: For each absence, how long after it began the lease was still followed.
         led_late_s: For each return, how long after it the engine was led again.
@@ -64,6 +65,7 @@ class Outcome:
     answers: int
     wrong: int
     longest_gap_s: float
+    longest_gap_at: str
     stock_gap_s: float
     stock_late_s: Sequence[float]
     led_late_s: Sequence[float]
@@ -76,7 +78,8 @@ class Outcome:
             found.append(f"{self.wrong} of {self.answers} answers are not those of plain decoding")
         if self.longest_gap_s > max(LONGEST_GAP_S, self.stock_gap_s):
             found.append(
-                f"{self.longest_gap_s:.2f} s without a decode step, {self.stock_gap_s:.2f} s without the plugin"
+                f"{self.longest_gap_s:.2f} s without a decode step, {self.longest_gap_at}; "
+                f"{self.stock_gap_s:.2f} s without the plugin"
             )
         found += [
             f"led {s:.2f} s after the controller was gone" for s in self.stock_late_s if s > LEASE_LIFE_S + SLACK_S
@@ -92,6 +95,7 @@ class Outcome:
             "failed": 0,
             "wrong": self.wrong,
             "longest_gap_s": round(self.longest_gap_s, 3),
+            "longest_gap_at": self.longest_gap_at,
             "longest_gap_without_plugin_s": round(self.stock_gap_s, 3),
             "stock_in_force_after_at_most_s": round(max(self.stock_late_s, default=0.0), 3),
             "led_again_after_at_most_s": round(max(self.led_late_s, default=0.0), 3),
@@ -127,8 +131,10 @@ class ChaosRun:
     def stock_gap_s(self, seconds: float = STOCK_S) -> float:
         """The longest time between two decode steps of a server without the plugin under the same load."""
         with self._engine(OFF, "stock") as engine, Traffic(engine, PROMPTS, TOKENS, CONCURRENT):
+            # What it did before there was traffic is no measure.
+            began_ns = time.monotonic_ns()
             time.sleep(seconds)
-            return longest_gap_s(engine.steps.all())
+            return longest_gap(engine.steps.since(began_ns))[0]
 
     def disturbed(self, seconds: float, expected: Sequence[tuple[int, ...]], stock_gap_s: float) -> Outcome:
         """Disturb the controller for so long."""
@@ -141,11 +147,13 @@ class ChaosRun:
                     began_ns = time.monotonic_ns()
                     episodes = self._disturb(controller, seconds)
                 steps = engine.steps.since(began_ns)
+        gap_s, gap_ns = longest_gap(steps)
         return Outcome(
             episodes=episodes,
             answers=len(traffic.answers),
             wrong=sum(answer.tokens not in expected for answer in traffic.answers),
-            longest_gap_s=longest_gap_s(steps),
+            longest_gap_s=gap_s,
+            longest_gap_at=placed(gap_ns, episodes),
             stock_gap_s=stock_gap_s,
             stock_late_s=[s for episode in episodes if (s := stock_late_s(steps, episode)) is not None],
             led_late_s=[led_late_s(steps, episode) for episode in episodes],
@@ -175,9 +183,18 @@ def led(steps: Sequence[LoggedStep]) -> bool:
     return len(steps) > 0 and all(step.steps == LED_STEPS for step in steps)
 
 
-def longest_gap_s(steps: Sequence[LoggedStep]) -> float:
-    """The longest time between two of these steps."""
-    return max(((later.at_ns - earlier.at_ns) / 1e9 for earlier, later in pairwise(steps)), default=0.0)
+def longest_gap(steps: Sequence[LoggedStep]) -> tuple[float, int]:
+    """The longest time between two of these steps in s, and when it began."""
+    gaps = (((later.at_ns - earlier.at_ns) / 1e9, earlier.at_ns) for earlier, later in pairwise(steps))
+    return max(gaps, default=(0.0, 0))
+
+
+def placed(at_ns: int, episodes: Sequence[Episode]) -> str:
+    """Where a moment lies in the course of a run."""
+    before = [episode for episode in episodes if episode.gone_ns <= at_ns]
+    if not before:
+        return "before anything was done"
+    return f"{(at_ns - before[-1].gone_ns) / 1e9:.1f} s after it was {before[-1].kind}"
 
 
 def stock_late_s(steps: Sequence[LoggedStep], episode: Episode) -> float | None:
