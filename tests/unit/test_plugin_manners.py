@@ -76,3 +76,24 @@ def test_a_flood_is_read_at_a_fixed_pace(clock: Clock) -> None:
     for _ in range(read):
         clock.now_s += pace.debt_s()
     assert clock.now_s - began_s == pytest.approx((read - BURST) / MESSAGES_PER_S, abs=0.1)
+
+
+def test_a_flood_strains_from_when_half_a_burst_is_used_up_and_a_pause_ends_that(clock: Clock) -> None:
+    pace = Pace(clock)
+    for _ in range(int(BURST)):
+        clock.now_s += pace.debt_s()
+    assert pace.strained_s == 0, "a burst is no flood"
+    while pace.strained_s <= 1.0:
+        clock.now_s += pace.debt_s()
+    assert clock.now_s - 100.0 == pytest.approx(1.0, abs=0.1)
+    clock.now_s += BURST / MESSAGES_PER_S
+    pace.debt_s()
+    assert pace.strained_s == 0
+
+
+def test_messages_at_the_pace_never_strain(clock: Clock) -> None:
+    pace = Pace(clock)
+    for _ in range(400):
+        clock.now_s += 1 / MESSAGES_PER_S
+        pace.debt_s()
+        assert pace.strained_s == 0
