@@ -4,6 +4,7 @@ Run as a script it is that process: the first line on stdin is the engine's argu
 answered by a line of JSON on the descriptor ENGINE_ANSWERS (stdout belongs to SGLang's log).
 
     {"generate": REQUESTS, "prompt_tokens": N, "tokens": N, "seed": N}    all at once, to the end
+    {"generate": ..., "profile": FOLDER, "steps": N}    the same, with a trace of so many steps
     {"hold": REQUESTS, ...}       the same round and round in the background, until
     {"release": true}
     {"closed": ...}, {"open": ...}, {"work": ...}     what `load_client.Clients` does, with its arguments
@@ -72,6 +73,12 @@ class EngineProcess:
         """Generate so many tokens for each of so many requests at once; seconds."""
         self._say({"generate": requests, "prompt_tokens": prompt_tokens, "tokens": tokens, "seed": seed})
         return float(self._answer()["seconds"])
+
+    def profile(self, folder: Path, steps: int, requests: int, prompt_tokens: int, tokens: int, seed: int) -> None:
+        """Generate, and leave SGLang's own trace of the first steps in the folder."""
+        wish = {"profile": str(folder), "steps": steps}
+        self._say({"generate": requests, "prompt_tokens": prompt_tokens, "tokens": tokens, "seed": seed, **wish})
+        self._answer()
 
     def hold(self, requests: int, prompt_tokens: int, tokens: int, seed: int) -> None:
         """Keep requests running until `release`."""
@@ -149,6 +156,11 @@ class Served:
             self._holder = threading.Thread(target=self._hold, args=(order["hold"], order))
             self._holder.start()
             return {"holding": order["hold"]}
+        if "profile" in order:
+            self._engine.start_profile(
+                output_dir=order["profile"], num_steps=order["steps"], activities=["CPU", "GPU"], with_stack=False,
+                record_shapes=False,
+            )  # fmt: skip
         if "generate" in order:
             return {"seconds": self._generate(order["generate"], order)}
         ((kind, arguments),) = order.items()

@@ -1,4 +1,4 @@
-"""What the rows of measured engines say: step times, catch-ups, and how equal the outputs are."""
+"""What the rows of measured engines say: step times and catch-ups."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paired import of_groups
+
 Row = Mapping[str, str]
 ALONE = "alone"
 # Without speculation every row is a plain decode.
 MODE_OF_ALONE = "plain_native"
 DEPTHS = 8
+FIRST_STEPS = 20
 
 
 def step_times(windows: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Step times in ms for each batch size and mode, from the rows that ran in it within its windows."""
+    """Step times in ms for each batch size and mode, from the rows that ran in it within its windows.
+
+    The first steps of a window are left out: they are not yet at the full batch, or not yet warm.
+    """
     cells: dict[tuple[int, str], list[Row]] = defaultdict(list)
     for window in windows:
         wanted = window["mode"] or MODE_OF_ALONE
@@ -26,7 +32,7 @@ def step_times(windows: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> lis
             and int(row["step_ns"]) > 0
             and int(row["batch_size"]) == window["batch"]
             and row["mode"] == wanted
-        ]
+        ][FIRST_STEPS:]
     return [_cell(batch, mode, cell) for (batch, mode), cell in sorted(cells.items()) if cell]
 
 
@@ -35,10 +41,10 @@ def _cell(batch: int, mode: str, rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "batch": batch,
         "mode": mode,
-        "median_ms": round(statistics.median(ms), 3),
-        "mean_ms": round(statistics.fmean(ms), 3),
-        "p10_ms": round(ms[len(ms) // 10], 3),
-        "p90_ms": round(ms[len(ms) * 9 // 10], 3),
+        "median_ms": round(statistics.median(ms), 4),
+        "mean_ms": round(statistics.fmean(ms), 4),
+        "p10_ms": round(ms[len(ms) // 10], 4),
+        "p90_ms": round(ms[len(ms) * 9 // 10], 4),
         "steps": len(ms),
         "graph_share": round(sum(int(row["graph"]) for row in rows) / len(rows), 3),
     }
@@ -58,24 +64,20 @@ def catch_ups(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def over_alone(alone: Sequence[Mapping[str, Any]], other: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Median step times over those of the engine without speculation, by batch size and mode."""
-    base = {cell["batch"]: cell["median_ms"] for cell in alone}
+def over_alone(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Median step times over those of the engines without speculation, by batch size and mode, with 95% intervals.
+
+    Args:
+        records: Of engine starts, each with its `step_times`.
+    """
+    medians: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for record in records:
+        for cell in record["step_times"]:
+            medians[cell["batch"], cell["mode"]].append(cell["median_ms"])
     return {
-        f"batch {cell['batch']}, {cell['mode']}": round(cell["median_ms"] / base[cell["batch"]], 3)
-        for cell in other
-        if cell["batch"] in base
-    }
-
-
-def equal_outputs(outputs: Mapping[str, Sequence[Sequence[int]]]) -> dict[str, float]:
-    """Share of the tokens up to the first difference, for each pair of outputs."""
-    names = sorted(outputs)
-    return {f"{a} and {b}": _equal(outputs[a], outputs[b]) for a in names for b in names if a < b}
-
-
-def _equal(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
-    equal = 0
-    for a, b in zip(one, other, strict=True):
-        equal += next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), len(a))
-    return round(equal / max(1, sum(map(len, one))), 3)
+        f"batch {batch}, {mode}": {
+            "over_alone": str(of_groups(ms, medians[batch, ALONE])), "ms": ms, "alone_ms": medians[batch, ALONE]
+        }
+        for (batch, mode), ms in sorted(medians.items())
+        if mode != ALONE and (batch, ALONE) in medians
+    }  # fmt: skip

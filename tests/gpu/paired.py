@@ -1,4 +1,4 @@
-"""Ratios of paired measurements, and how sure they are."""
+"""Ratios of measurements, and how sure they are."""
 
 from __future__ import annotations
 
@@ -37,6 +37,19 @@ def geometric(ratios: Sequence[float]) -> Estimate:
     degrees = max(known for known in T_95 if known < len(logs))
     half = T_95[degrees] * statistics.stdev(logs) / math.sqrt(len(logs))
     return Estimate(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def of_groups(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
+    """Ratio of the geometric means of two independent groups of the same spread, by Student's t on logarithms."""
+    groups = [[math.log(value) for value in group] for group in (ours, theirs)]
+    difference = statistics.fmean(groups[0]) - statistics.fmean(groups[1])
+    degrees = sum(map(len, groups)) - 2
+    if min(map(len, groups)) < 2:
+        return Estimate(math.exp(difference), 0.0, math.inf)
+    variance = sum(statistics.variance(group) * (len(group) - 1) for group in groups) / degrees
+    t = T_95[max(known for known in T_95 if known <= degrees)]
+    half = t * math.sqrt(variance * sum(1 / len(group) for group in groups))
+    return Estimate(math.exp(difference), math.exp(difference - half), math.exp(difference + half))
 
 
 def resampled(sizes: Sequence[int], figure: Callable[[Sequence[Sequence[int]]], float], seed: int = 0) -> Estimate:

@@ -22,7 +22,7 @@ class RealSizes:
         schedules: Schedules of modes that they go through.
         samples: Answers to one prompt whose tokens are compared as distributions.
         positions: Tokens of each such answer.
-        temperature: Of everything that is not compared token by token.
+        temperature: Of what is compared as distributions, and of the swinging load.
         plain_tokens: Lengths of the plain stretch before a return.
         requests: Pairs of requests for each such length.
         together: Of them at once.
@@ -57,7 +57,7 @@ class RealSizes:
     burst_tokens: int = 128
     lasting_tokens: int = 3000
     lead_s: float = 0.5
-    swings: int = 12
+    swings: int = 8
     many: int = 64
     arguments: dict[str, Any] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ class Sizes:
     Attributes:
         shape: Of the model; see `dummy_models`.
         batches: Batch sizes.
-        stay_s: Time in a mode, twice that at large batches.
-        most_tokens: Longest answers, beyond all that a batch size is measured for.
+        passes: Turns in which every engine is measured.
+        most_tokens: Length of the answers that are measured.
         token_limit: Prompts are drawn from the tokens below.
         arguments: Of the engine, besides the model's.
         plugins: SGLang plugins to load.
@@ -23,7 +23,7 @@ class Sizes:
 
     shape: str
     batches: tuple[int, ...]
-    stay_s: float
+    passes: int
     most_tokens: int
     token_limit: int
     arguments: dict[str, Any] = field(default_factory=dict)
@@ -31,14 +31,14 @@ class Sizes:
 
 
 CARD = Sizes(
-    "8b", (1, 8, 32, 128), 0.5, 1500, 120_000,
+    "8b", (1, 8, 32, 128), 3, 220, 120_000,
     {
         "dtype": "bfloat16", "cuda_graph_bs_decode": [1, 8, 32, 128], "disable_prefill_cuda_graph": True,
         "mem_fraction_static": 0.8, "sampling_backend": "pytorch",
     },
 )  # fmt: skip
 CPU = Sizes(
-    "tiny", (1, 4), 0.5, 1500, 400,
+    "tiny", (1, 4), 2, 60, 400,
     {"device": "cpu", "dtype": "float32", "disable_cuda_graph": True, "mem_fraction_static": 0.3},
     ("trimtab_gpu", "sglang_cpu"),
 )  # fmt: skip
