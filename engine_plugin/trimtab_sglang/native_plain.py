@@ -169,13 +169,14 @@ class NativePlain:
         reqs = batch.reqs
         self._rounds.widen()
         missed = self.gap.missed(reqs) if self.gap else [0]
-        caught_up, timer = 0, None
+        unread, caught_up, timer = sum(missed), 0, None
         if max(missed) >= self._rounds.window:
-            caught_up, timer = sum(missed), self._rounds.catch_up(batch, missed)
+            timer = self._rounds.catch_up(batch, missed)
             self.gap.caught_up(reqs)
+            unread, caught_up = 0, unread
         result = self._rounds.native(batch, *args, **kwargs)
         self.gap.miss(reqs)
-        self._note(tuple(range(len(reqs))), True, sum(self.gap.missed(reqs)), caught_up, timer)
+        self._note(tuple(range(len(reqs))), True, unread + len(reqs), caught_up, timer)
         return result
 
     def _before_stock(self, batch: Any, mode: Mode | None) -> None:
