@@ -141,6 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.target not in names(options.targets):
         parser.error(f"there is no target {options.target!r}: known are {', '.join(names(options.targets))}")
+    options.keep.mkdir(parents=True, exist_ok=True)
     run(options.target, options)
 
 

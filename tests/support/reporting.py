@@ -1,4 +1,4 @@
-"""Engines that report as fast as they are read, from one process."""
+"""Engines that report as fast as they are read and may, from one process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,16 @@ class Reporting:
         target: The controller's address.
         streams: Engines.
         reports: Reports of all of them together.
+
+    Attributes:
+        sent: Reports so far.
+        may: Cleared, nobody sends any more until it is set again.
     """
 
     def __init__(self, target: str, streams: int, reports: int) -> None:
         self.sent = 0
+        self.may = threading.Event()
+        self.may.set()
         self._channel = grpc.insecure_channel(target)
         self._share = reports // streams
         self._lock = threading.Lock()
@@ -38,6 +44,11 @@ class Reporting:
         """Begin."""
         for thread in self._threads:
             thread.start()
+
+    @property
+    def over(self) -> bool:
+        """Whether everything is read."""
+        return not any(thread.is_alive() for thread in self._threads)
 
     def join(self) -> None:
         """Wait until everything is read."""
@@ -60,6 +71,7 @@ class Reporting:
             )
         )  # fmt: skip
         for seq in range(1, self._share + 1):
+            self.may.wait()
             rows = luck.choice(templates)
             first = seq * ROWS
             rows.launch_id[:] = rows.step[:] = range(first, first + ROWS)
