@@ -22,6 +22,7 @@ from typing import Any
 import dummy_models
 from bench_orders import FOLDER, Orders
 from engine_process import PROMPTS, VOCABULARY, EngineProcess
+from plugin_path import TRIMTAB, install
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -32,7 +33,6 @@ CANDIDATES = (0, 1, 2, 3, 5, 7)
 # SGLang's own table must find all its steps among the candidates, in every version: 0.5.16 has 1, 3, 7, later ones 5.
 WIDEST = max(CANDIDATES)
 FIRST_PORT = 31_000
-ENTRY_POINT = "[sglang.srt.plugins]\ntrimtab = trimtab_sglang.plugin:register\ntrimtab_bench = bench_plugin:register\n"
 PROMPT_FILE = "prompts.json"
 # Nothing of ours runs beyond this batch size.
 NEVER = 1_000_000
@@ -128,7 +128,7 @@ class Engine:
         self._bench = bench
         folder = bench.work / name.replace(":", "-")
         self.orders = Orders(folder, bench.probabilities, bench.seed)
-        _install_plugins(folder)
+        install(folder, TRIMTAB | {"trimtab_bench": "bench_plugin:register"})
         self._arguments = arguments = engine_arguments(bench, name, together, held)
         # SGLang takes further ports from this one up.
         arguments["port"] = FIRST_PORT + 1000 * number
@@ -208,11 +208,3 @@ def _environment(bench: Bench, folder: Path, name: str, controller: str) -> dict
         **bench.setting.environment,
         **ours,
     }
-
-
-def _install_plugins(folder: Path) -> None:
-    """Entry points that lie on the path of one engine alone."""
-    info = folder / "trimtab_bench-0.1.dist-info"
-    info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trimtab_bench\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text(ENTRY_POINT)

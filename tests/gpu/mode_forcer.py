@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forced_leases import lease_of
+from plugin_path import FOLDER
 from trimtab_sglang import host
 from trimtab_sglang.facts import EngineFacts
 from trimtab_sglang.lease import PLAIN_NATIVE, Mode
@@ -25,7 +26,6 @@ from trimtab_sglang.ranks import Command, Order, Posted
 from trimtab_sglang.rows import GRAPH, SWITCHED, Row, RowMaker
 from trimtab_sglang.settings import PluginSettings
 
-FOLDER = "TRIMTAB_GPU_FOLDER"
 POLL_S = 0.005
 COLUMNS = (
     "result_ns", "step_ns", "mode", "batch_size", "graph", "switched", "accepted", "missed_tokens", "caught_up_tokens",

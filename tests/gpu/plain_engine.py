@@ -13,7 +13,7 @@ from typing import Any, Self
 import figures
 import kernel_times
 from engine_process import VOCABULARY, EngineEndedError, EngineProcess
-from round_log import FOLDER
+from plugin_path import FOLDER, install
 from sizes import PROMPT_TOKENS, Sizes, engine_arguments
 
 HERE = Path(__file__).resolve().parent
@@ -56,7 +56,8 @@ class PlainEngine:
         self._folder.mkdir()
         self._windows: list[dict[str, Any]] = []
         self._mode("")
-        install_forcer(self._folder)
+        # In the place of Trimtab's own entry point.
+        install(self._folder, {"trimtab_gpu": "mode_forcer:register"})
         path = [str(self._folder), *map(str, CODE), os.environ.get("PYTHONPATH", "")]
         environment = {
             "PYTHONPATH": os.pathsep.join(path), FOLDER: str(self._folder), VOCABULARY: str(sizes.token_limit),
@@ -119,11 +120,3 @@ class PlainEngine:
         fresh.write_text(word)
         fresh.rename(self._folder / "mode")
         time.sleep(ADOPTION_S)
-
-
-def install_forcer(folder: Path) -> None:
-    """An entry point of SGLang's plugins that lies on the path of one engine alone."""
-    info = folder / "trimtab_gpu-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trimtab_gpu\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\ntrimtab_gpu = mode_forcer:register\n")

@@ -46,6 +46,7 @@ LOGGERS = ROOT / "tests" / "sglang" / "shim" / "sglang_cpu"
 import dummy_models  # noqa: E402
 from engine_process import VOCABULARY, EngineEndedError, EngineProcess  # noqa: E402
 from paired import geometric  # noqa: E402
+from plugin_path import TRIMTAB, install  # noqa: E402
 from step_log import Launch, read_launches  # noqa: E402
 from support.scripted_controller import ScriptedController  # noqa: E402
 from trimtab_sglang.lease import Lease, TableEntry, modes_of, speculate  # noqa: E402
@@ -55,10 +56,7 @@ FIXED = 3
 BETWEEN_LEASES_S = 0.1
 FOREVER_S = 590.0
 SEGMENT_S = 2.5
-ENTRY_POINTS = """[sglang.srt.plugins]
-trimtab = trimtab_sglang.plugin:register
-launch_log = sglang_cpu.launch_log:register
-"""
+PLUGINS = TRIMTAB | {"launch_log": "sglang_cpu.launch_log:register"}
 # Models by name. The large one's steps wait for the GPUs: with fewer layers the processors of the host set the pace,
 # and their noise.
 SHAPES = {"llama": "8b", "large": "32b", "qwen3": "qwen3"}
@@ -101,12 +99,9 @@ class Bench:
             write_models(self.models)
         (self.models / "adaptive.json").write_text(json.dumps({"1": {"candidate_steps": list(CANDIDATES)}}))
         self._plugins = self.out / "plugins"
-        entry = self._plugins / "trimtab_gpu-0.dist-info"
-        entry.mkdir(parents=True, exist_ok=True)
+        install(self._plugins, PLUGINS)
         with contextlib.suppress(FileExistsError):
             (self._plugins / LOGGERS.name).symlink_to(LOGGERS)
-        (entry / "entry_points.txt").write_text(ENTRY_POINTS)
-        (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: trimtab-gpu\nVersion: 0\n")
 
     @property
     def requests(self) -> int:

@@ -36,8 +36,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from plugin_path import install
 from real_cells import cells
-from real_engine import environment, install
+from real_engine import PLUGINS, environment
 from real_report import report
 from real_sizes import SIZES
 
@@ -69,7 +70,7 @@ def run_engine(engine: str, names: Sequence[str], options: argparse.Namespace, d
         path.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as temporary, (out / f"{engine}.log").open("wb") as log:
         folder = Path(temporary)
-        install(folder)
+        install(folder, PLUGINS)
         command = [sys.executable, str(HERE / "real_cells.py"), engine, options.sizes, options.backend]
         command += [str(Path(options.models).resolve()), str(folder), str(out), *names]
         process = subprocess.Popen(

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from plugin_path import FOLDER
 from real_prompts import Prompter
 from real_sizes import RealSizes, engine_arguments
-from round_log import FILE, FOLDER
+from round_log import FILE
 from rounds import Round, read_rounds
 
 # The plugins look for a new word every 5 ms; it is in force from the next launch after that on.
@@ -107,15 +108,6 @@ class RealEngine:
     def stop(self) -> None:
         """End the engine's processes."""
         self._engine.shutdown()
-
-
-def install(folder: Path) -> None:
-    """Entry points of SGLang's plugins that lie on the path of one engine alone."""
-    info = folder / "trimtab_gpu-0.1.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trimtab_gpu\nVersion: 0.1\n")
-    points = [f"{name} = {where}" for name, where in PLUGINS.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[sglang.srt.plugins]", *points, ""]))
 
 
 def environment(engine: str, sizes: RealSizes, folder: Path, code: Sequence[Path]) -> Mapping[str, str]:

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from typing import Any, TextIO
 
-FOLDER = "TRIMTAB_GPU_FOLDER"
+from plugin_path import FOLDER
+
 FILE = "rounds.log"
 
 
