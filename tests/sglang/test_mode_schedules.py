@@ -104,9 +104,10 @@ def test_every_schedule_gives_the_tokens_of_an_engine_without_speculation(
         settings = EngineSettings("noisy", kind.speculation, kind.arguments, environment, tokenizer=True)
         with new_engine(settings) as engine:
             steering = Steering(controller).meet()
-            for number in range(kind.schedules[sglang_version() != DEFAULT_SGLANG]):
+            schedules = kind.schedules[sglang_version() != DEFAULT_SGLANG]
+            for number in range(schedules):
                 assert wrong(engine, steering, reference, asks, number) == []
-            _check(steering.rows(), controller.reports[-1])
+            _check(steering.rows(), controller.reports[-1], schedules)
             assert kind.retracts is (RETRACTED in engine.log_path.read_text())
             engine.flush_cache()
 
@@ -129,11 +130,11 @@ def wrong(engine: EngineServer, steering: Steering, reference: Reference, asks: 
     return [f"schedule {number}: {difference}" for difference in found]
 
 
-def _check(rows: list[StepRow], report: pb.Report) -> None:
+def _check(rows: list[StepRow], report: pb.Report, schedules: int) -> None:
     """The schedules did what they are for."""
     ran = Counter(row.mode for row in rows)
     assert len(ran) >= 2
-    assert ran[PLAIN_NATIVE] > 100
+    assert ran[PLAIN_NATIVE] > 5 * schedules
     assert any(row.caught_up_tokens for row in rows)
     assert report.in_force.source != pb.InForce.SOURCE_FUSE
     assert not set(report.dropped) - {"late_request"}

@@ -32,7 +32,7 @@ def build_tree_kernel_efficient_cpu(
         up = _parents(chosen[request], parent_tables[request], topk)
         for node in range(n_nodes):
             above, level = node, 0
-            while above:
+            while above > 0:
                 mask[request, node, above] = True
                 above, level = up[above], level + 1
             position[request, node] = int(seq_lens[request]) + level
@@ -97,12 +97,12 @@ def rotate_input_ids_cpu(input_ids: Any, starts: Any, lengths: Any, next_tokens:
 
 
 def _parents(selected: list[int], parent_table: list[int], topk: int) -> list[int]:
-    """The parent node of every node; `selected` are flat draft numbers, `topk` of them to a parent."""
-    up = [0]
-    for draft in selected:
-        group = draft // topk
-        up.append(0 if group == 0 else selected.index(parent_table[group]) + 1)
-    return up
+    """The parent node of every node, -1 without one; `selected` are flat draft numbers, `topk` of them to a parent.
+
+    Equal scores can bring a draft in without its parent. SGLang's own kernel leaves such a draft out of the tree.
+    """
+    nodes = {draft: node for node, draft in enumerate(selected, 1)}
+    return [0, *(nodes.get(parent_table[draft // topk], -1) if draft >= topk else 0 for draft in selected)]
 
 
 def _link(up: list[int], children: Any, siblings: Any) -> None:

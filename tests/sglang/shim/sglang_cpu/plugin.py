@@ -13,6 +13,7 @@ from typing import Any
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 FORCE_OVERLAP = "SGLANG_CPU_FORCE_OVERLAP"
+GRAMMAR = "sglang.srt.constrained.xgrammar_backend.XGrammarGrammar"
 ATTENTION_BACKEND = "sglang.srt.layers.attention.intel_amx_backend.IntelAMXAttnBackend"
 
 
@@ -29,11 +30,19 @@ def register() -> None:
 
 
 def _mend_old_sglang() -> None:
-    """0.5.16 to 0.5.18: another switch for AMX, and a bug in the attention backend."""
+    """0.5.16 to 0.5.18: another switch for AMX, a bug in the attention backend, and no grammars on a CPU."""
     import sglang.srt.arg_groups.overrides as overrides
 
     overrides.cpu_has_amx_support = lambda: True
     HookRegistry.register(f"{ATTENTION_BACKEND}.forward_extend", _with_verify_lengths, HookType.AROUND)
+    HookRegistry.register(f"{GRAMMAR}.apply_vocab_mask", _apply_vocab_mask, HookType.REPLACE)
+
+
+def _apply_vocab_mask(_grammar: Any, logits: Any, vocab_mask: Any) -> None:
+    """As later versions do on a CPU."""
+    from xgrammar import apply_token_bitmask_inplace
+
+    apply_token_bitmask_inplace(logits, vocab_mask, backend="cpu")
 
 
 def _with_verify_lengths(
