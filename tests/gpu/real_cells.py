@@ -1,6 +1,6 @@
 """The process of one engine with the real model: measures cell after cell, and leaves each result as it comes.
 
-    python real_cells.py ENGINE SIZES BACKEND MODELS FOLDER OUT CELL...
+    python real_cells.py ENGINE SIZES BACKEND MODELS FOLDER OUT SECONDS CELL...
 
 OUT gets CELL.json for each cell of the engine, or CELL.error with a traceback.
 """
@@ -37,9 +37,12 @@ def cells(sizes: RealSizes) -> dict[str, dict[str, Measure]]:
     return found | {f"{kind}+deterministic": {"greedy": real_outputs.greedy} for kind in KINDS}
 
 
-def measure(engine_name: str, sizes: RealSizes, paths: Mapping[str, Path], backend: str, names: Sequence[str]) -> None:
-    """Start the engine and measure these cells."""
-    engine = RealEngine(engine_name, sizes, backend, paths["models"], paths["folder"])
+def measure(
+    engine_name: str, sizes: RealSizes, paths: Mapping[str, Path], backend: str, seconds: float, names: Sequence[str]
+) -> None:
+    """Start the engine and measure these cells; it is stopped after so many seconds."""
+    ends_at = time.monotonic() + seconds
+    engine = RealEngine(engine_name, sizes, backend, paths["models"], paths["folder"], ends_at)
     for name in names:
         began = time.monotonic()
         try:
@@ -76,10 +79,10 @@ def _leave(path: Path, text: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Measure; whatever stops the engine itself is left in ENGINE.error."""
-    engine, sizes, backend, models, folder, out, *names = arguments
+    engine, sizes, backend, models, folder, out, seconds, *names = arguments
     paths = {"models": Path(models), "folder": Path(folder), "out": Path(out)}
     try:
-        measure(engine, SIZES[sizes], paths, backend, names)
+        measure(engine, SIZES[sizes], paths, backend, float(seconds), names)
     except BaseException:
         _leave(paths["out"] / f"{engine}.error", traceback.format_exc())
         raise

@@ -72,7 +72,8 @@ def run_engine(engine: str, names: Sequence[str], options: argparse.Namespace, d
         folder = Path(temporary)
         install(folder, PLUGINS)
         command = [sys.executable, str(HERE / "real_cells.py"), engine, options.sizes, options.backend]
-        command += [str(Path(options.models).resolve()), str(folder), str(out), *names]
+        command += [str(Path(options.models).resolve()), str(folder), str(out)]
+        command += [str(round(deadline - time.monotonic())), *names]
         process = subprocess.Popen(
             command, env=environment(engine, sizes, folder, CODE), stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True,

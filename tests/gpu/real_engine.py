@@ -32,15 +32,16 @@ class RealEngine:
         backend: Of attention.
         models: Where target/ and draft/ are.
         folder: What the plugins write into.
+        ends_at: When the process will be stopped, by the monotonic clock.
     """
 
-    def __init__(self, engine: str, sizes: RealSizes, backend: str, models: Path, folder: Path) -> None:
+    def __init__(self, engine: str, sizes: RealSizes, backend: str, models: Path, folder: Path, ends_at: float) -> None:
         import sglang
 
         self.sizes = sizes
         self.plain = engine.split("+")[0] == "plain"
         self.prompter = Prompter(models / "target")
-        self._folder = folder
+        self._folder, self._ends_at = folder, ends_at
         self._names, self._read_up_to = 0, 0
         self.force("")
         began = time.monotonic()
@@ -52,6 +53,11 @@ class RealEngine:
         """What may be forced; nothing without this plugin."""
         facts = self._folder / "facts.json"
         return list(json.loads(facts.read_text())["modes"]) if facts.exists() else []
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the process is stopped."""
+        return self._ends_at - time.monotonic()
 
     def force(self, word: str) -> None:
         """Run these modes from the next launch on; see `forced_leases`."""
