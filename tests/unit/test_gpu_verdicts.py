@@ -150,6 +150,19 @@ def test_one_pair_says_nothing_about_the_interval() -> None:
     assert (found.low, found.high) == (0.0, math.inf)
 
 
+def test_the_interval_of_two_groups_is_students() -> None:
+    """Logarithms 0 and 0.02 against 0 and 0: a pooled variance of 0.0001, so 4.303 * 0.01 to either side of 0.01."""
+    found = paired.of_groups([1.0, math.exp(0.02)], [1.0, 1.0])
+    assert found.value == pytest.approx(math.exp(0.01))
+    assert (found.low, found.high) == pytest.approx((math.exp(0.01 - 0.04303), math.exp(0.01 + 0.04303)))
+
+
+def test_one_start_a_side_has_no_interval() -> None:
+    found = paired.of_groups([1.1], [1.0])
+    assert found.value == pytest.approx(1.1)
+    assert (found.low, found.high) == (0.0, math.inf)
+
+
 def test_the_bootstrap_is_as_wide_as_the_blocks_are_different() -> None:
     values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
 
