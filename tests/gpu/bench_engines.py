@@ -105,6 +105,7 @@ class Bench:
         out: Folder for the engines' logs.
         probabilities: Of the drawn acceptance by phase and depth; empty with real models.
         seed: Of everything drawn.
+        port: Engines take ports from this one up, each a thousand further on.
     """
 
     setting: Setting
@@ -115,6 +116,7 @@ class Bench:
     out: Path
     probabilities: list[list[float]]
     seed: int
+    port: int = FIRST_PORT
 
 
 class Engine:
@@ -131,7 +133,7 @@ class Engine:
         install(folder, TRIMTAB | {"trimtab_bench": "bench_plugin:register"})
         self._arguments = arguments = engine_arguments(bench, name, together, held)
         # SGLang takes further ports from this one up.
-        arguments["port"] = FIRST_PORT + 1000 * number
+        arguments["port"] = bench.port + 1000 * number
         environment = _environment(bench, folder, name, controller)
         self.process = EngineProcess(name.replace(":", "-"), bench.out, arguments, environment)
         self._start_s = 0.0
