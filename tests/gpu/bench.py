@@ -212,7 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         real = options.models is not None
         work = folder / "work"
         work.mkdir()
-        bench = Bench(setting, options.backend, models.resolve(), real, work, out, probabilities, load.seed, options.port)
+        place = (models.resolve(), real, work, out)
+        bench = Bench(setting, options.backend, *place, probabilities, load.seed, options.port)
         name = options.models.resolve().name if real else options.model or setting.shape
         key = Key(_card(options.sizes), metadata.version("sglang"), name, options.backend, load.hash)
         results = Results(key, _results_path(out), options.earlier, _about(), options.since)
@@ -249,7 +250,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", type=Path, help="folder with target/, draft/ and prompts.json of real models")
     parser.add_argument("--backend", default="fa3", help="attention backend")
     parser.add_argument("--controller-python", default=sys.executable, help="interpreter for trimtabd and the fit")
-    parser.add_argument("--port", type=int, default=FIRST_PORT, help="first port of the engines, on a machine that others use")
+    parser.add_argument("--port", type=int, default=FIRST_PORT, help="first port of the engines")
     parser.add_argument("--one-by-one", action="store_true", help="start engines one after the other")
     return parser.parse_args(arguments)
 
