@@ -7,6 +7,8 @@
 # which lists them with their checksums. The last ones are the FlashAttention-3 kernels, for --backend fa3 alone.
 # Then: PYTHONPATH=SITE python3 tests/gpu/bench.py ...
 set -euo pipefail
+# Unpacking on one core takes most of a minute.
+export XZ_DEFAULTS=-T0
 here=$(cd "$(dirname "$0")" && pwd)
 usage() { sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 

@@ -97,6 +97,32 @@ def test_what_slows_all_modes_down_is_not_held_against_the_one_that_runs() -> No
     assert after[3, 4] - before[3, 4] > 0.6 * (after[3, 3] - before[3, 3])
 
 
+def test_a_longer_context_is_no_drift() -> None:
+    """Requests that grow must not make a mode look cheap that is timed for the first time beside them."""
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for _ in range(10):
+        observe(model, 3, 3, 1.0, context=8 * 300)
+        observe(model, 3, 3, 1.3, context=8 * 5_000)
+    for tokens in range(300, 5_000, 100):
+        model.predict(PLACES, 0)
+        slower = 1.0 + 0.3 * math.log(tokens / 300) / math.log(5_000 / 300)
+        observe(model, 3, 3, slower, context=8 * tokens)
+    observe(model, 0, 4, 1.0)
+    assert math.exp(model.predict(PLACES, 0).log_ratio[0, 4]) == pytest.approx(1.0, abs=0.06)
+
+
+def test_a_drift_goes_back_to_nothing_when_nothing_speaks_for_it() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for _ in range(40):
+        observe(model, 3, 3, 1.0)
+    for _ in range(3):
+        observe(model, 3, 3, 1.2)
+    assert model.state()["drift"] > 0.02
+    for _ in range(30):
+        model.observe({}, 20)
+    assert abs(model.state()["drift"]) < 0.002
+
+
 def test_longer_contexts_cost_more_in_every_mode_once_one_of_them_showed_it() -> None:
     model = CostModel(STEPS, len(SIZES), 128, with_profile=False)
     for _ in range(4):

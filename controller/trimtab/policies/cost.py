@@ -2,8 +2,10 @@
 
 `log T = log profile + common drift + features (cost_features.py) + residual of (band, context, mode)`. The residual is
 shrunk: with n rows of noise `NOISE` around a cell of spread `cell` it counts `cell^2 / (cell^2 + NOISE^2 / n)`. The
-common drift takes up what slows all modes down together, so that a mode that ran before the GPU got slower does
-not look better than one that runs now. Without a profile the features alone predict a mode before it ever ran.
+common drift takes up what slows all modes down for a while (a busy host, a hot GPU), so that a mode that ran before
+does not look better than one that runs now. It goes back to zero by itself: what lasts belongs into the cells, and what
+a new cell learnt under a wrong drift would stay wrong. Without a profile the features alone predict a mode before it
+ever ran.
 """
 
 from __future__ import annotations
@@ -25,8 +27,12 @@ from trimtab.policies.cost_features import (
 # Spread of single step times around their mean, in log time, and the most rows a cell remembers.
 NOISE = 0.06
 CELL_MEMORY_ROWS = 200.0
-# Growth of the common drift's variance in a report, and of a cell's in 1,000 steps without news.
-DRIFT_VAR = 0.003**2
+# Spread of the common drift, and the share of it that is left one report later.
+DRIFT_SPREAD = 0.03
+DRIFT_KEPT = 0.8
+# Share by which the features may be wrong about the way from a cell's place to that of its next rows.
+SHIFT_DOUBT = 0.5
+# Growth of a cell's variance in a step without news.
 STALE_VAR_A_STEP = 1e-7
 STALE_VAR_MOST = 0.03**2
 MOST_CELLS = 256
@@ -114,6 +120,7 @@ class CostModel:
         self._by_kind: dict[int, tuple[Indices, Indices, Floats]] = {}
         self._table = np.zeros((MOST_CELLS, COLUMNS))
         self._rows = np.zeros((MOST_CELLS, self._features.size))
+        self._place_row = np.zeros(self._features.size)
         self._drift = 0.0
         self._drift_var = 0.0
         self._step = 0
@@ -127,13 +134,15 @@ class CostModel:
     def observe(self, seen: Mapping[CellKey, Observation], steps: int) -> None:
         """Take in one report's rows by (band, mode, context class); `steps` decode steps have passed."""
         self._step += steps
-        self._drift_var += DRIFT_VAR
+        self._drift *= DRIFT_KEPT
+        self._drift_var = DRIFT_KEPT**2 * self._drift_var + (1 - DRIFT_KEPT**2) * DRIFT_SPREAD**2
+        weights = (self._fit or self._solve())[0]
         for key, observation in seen.items():
             at = self._number.get(key)
             if at is None:
                 at = self._new_cell(key)
             else:
-                self._follow_drift(self._table[at], observation)
+                self._follow_drift(at, key[1], observation, weights)
             self._add(at, key[1], observation)
 
     def knows(self, key: CellKey) -> bool:
@@ -231,12 +240,18 @@ class CostModel:
         self._shared_mean[band] = rows @ weights + self._believed[band]
         self._shared_var[band] = np.einsum("ij,ij->i", rows @ covariance, rows)
 
-    def _follow_drift(self, cell: Floats, seen: Observation) -> None:
-        """Split a surprise between the common drift and the cell by how sure each was."""
+    def _follow_drift(self, at: int, mode: int, seen: Observation, weights: Floats) -> None:
+        """Split a surprise between the common drift and the cell by how sure each was.
+
+        What the features say of another batch size or a longer context is no surprise.
+        """
+        cell = self._table[at]
         rows, ratio, seen_at = float(cell[ROWS]), float(cell[MEANS]), float(cell[SEEN_AT])
+        self._features.fill(self._place_row, seen.octave, mode, seen.context, seen.imbalance)
+        shift = float((self._place_row - self._rows[at]) @ weights)
         cell_var = NOISE**2 / rows + min(STALE_VAR_MOST, STALE_VAR_A_STEP * (self._step - seen_at))
-        gain = self._drift_var / (self._drift_var + cell_var + NOISE**2 / seen.rows)
-        self._drift += gain * (seen.log_ratio - self._drift - ratio)
+        gain = self._drift_var / (self._drift_var + cell_var + (SHIFT_DOUBT * shift) ** 2 + NOISE**2 / seen.rows)
+        self._drift += gain * (seen.log_ratio - self._drift - ratio - shift)
         self._drift_var *= 1 - gain
 
     def _solve(self) -> tuple[Floats, Floats]:
