@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markdown_table import table
-from paired import Estimate, geometric
+from paired import Estimate, geometric, typical
 
 OURS = "shared"
 AGAINST = {"adaptive": "stock adaptive, held at the same steps", "stock": "stock fixed steps"}
@@ -23,7 +23,7 @@ def ratios(record: Mapping[str, Any], against: str) -> list[float]:
 def estimates(records: Sequence[Mapping[str, Any]], against: str) -> dict[tuple[str, int], Estimate]:
     """By condition and clients."""
     return {
-        (record["condition"], record["clients"]): geometric(found)
+        (record["condition"], record["clients"]): typical(found)
         for record in records
         if (found := ratios(record, against))
     }

@@ -1,8 +1,9 @@
 """A load that swings between 2 requests and a crowd: what each way of decoding plainly is worth over all of it.
 
-Each swing is the same work whatever the way: two requests go on from its beginning to its end, two bursts come and go.
-With many requests decoding is plain, with few it drafts; the ways differ in how it is plain, and so in what state the
-two come back to drafting.
+Each swing is the same work whatever the way: two requests go on from its beginning to its end, bursts come and go.
+Texts are greedy, the same in every way: what a text is about says more about its acceptance than any way does. With
+many requests decoding is plain, with few it drafts; the ways differ in how it is plain, and so in what state the two
+come back to drafting.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from real_prompts import CHECKING_SEED
 from real_sizes import PROMPT_TOKENS, WIDEST
 
 WAYS = {"native": "plain_native", "always warm": "plain_warm", "cold, return at once": "plain_cold"}
-BURSTS = 2
+BURSTS = 6
 LASTING = 2
 # Time for another round of swings, and to write it all down.
 SPARE = 1.5
@@ -49,13 +50,13 @@ async def _swing(engine: RealEngine, number: int) -> dict[str, float]:
     count = LASTING + BURSTS * sizes.burst
     prompts = engine.prompter.mixed(count, CHECKING_SEED + 100 + number, PROMPT_TOKENS)
     began = time.perf_counter()
-    lasting = asyncio.ensure_future(engine.ask(prompts[:LASTING], sizes.lasting_tokens, sizes.temperature))
+    lasting = asyncio.ensure_future(engine.ask(prompts[:LASTING], sizes.lasting_tokens))
     burst_s, ended = 0.0, began
     for burst in range(BURSTS):
         await asyncio.sleep(sizes.lead_s)
         first = LASTING + burst * sizes.burst
         came = time.perf_counter()
-        await engine.ask(prompts[first : first + sizes.burst], sizes.burst_tokens, sizes.temperature)
+        await engine.ask(prompts[first : first + sizes.burst], sizes.burst_tokens)
         ended = time.perf_counter()
         burst_s += ended - came
     await lasting

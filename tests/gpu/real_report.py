@@ -116,7 +116,8 @@ def by_round(accepted: Sequence[Sequence[int]]) -> list[float]:
 
 def load(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Tokens a second of each way, and of native plain over the others, swing by swing."""
-    speeds = {name: [swing["tokens_per_s"] for swing in swings] for name, swings in cell["swings"].items()}
+    ways = {name: swings for name, swings in cell["swings"].items() if swings}
+    speeds = {name: [swing["tokens_per_s"] for swing in swings] for name, swings in ways.items()}
     told: dict[str, Any] = {name: stats.mean_interval(values) for name, values in speeds.items()}
     for name, values in speeds.items():
         told[name]["afterwards_s"] = statistics.fmean(swing["afterwards_s"] for swing in cell["swings"][name])

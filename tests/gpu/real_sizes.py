@@ -22,7 +22,7 @@ class RealSizes:
         schedules: Schedules of modes that they go through.
         samples: Answers to one prompt whose tokens are compared as distributions.
         positions: Tokens of each such answer.
-        temperature: Of what is compared as distributions, and of the swinging load.
+        temperature: Of what is compared as distributions.
         plain_tokens: Lengths of the plain stretch before a return.
         requests: Pairs of requests for each such length.
         together: Of them at once.

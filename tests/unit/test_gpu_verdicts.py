@@ -133,6 +133,23 @@ def test_the_price_is_the_time_of_the_other_over_ours_pair_by_pair() -> None:
     assert "Against stock fixed steps:" in text
 
 
+def test_a_moment_of_standstill_does_not_make_a_price() -> None:
+    steady = [0.998, 1.002] * 10
+    spoilt = paired.typical([*steady[:18], 0.5, 0.6])
+    assert spoilt.value == pytest.approx(1.0, abs=0.003)
+    assert spoilt.low > 0.99
+    assert paired.geometric([*steady[:18], 0.5, 0.6]).value < 0.95
+
+
+def test_the_interval_of_typical_ratios_is_that_of_the_signed_rank_test() -> None:
+    """Ten pairs: the ninth of the 55 means of two from either end (Hollander and Wolfe 1999, table A.4)."""
+    logs = [0.01 * i for i in range(10)]
+    walsh = sorted((logs[i] + logs[j]) / 2 for i in range(10) for j in range(i, 10))
+    found = paired.typical([math.exp(value) for value in logs])
+    assert (found.low, found.high) == pytest.approx((math.exp(walsh[8]), math.exp(walsh[-9])))
+    assert paired.typical([1.0] * 4).high == math.inf
+
+
 def test_equal_runs_have_a_ratio_of_one() -> None:
     found = paired.geometric([1.0] * 8)
     assert (found.value, found.low, found.high) == pytest.approx((1.0, 1.0, 1.0))
