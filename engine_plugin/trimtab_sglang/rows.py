@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trimtab_sglang.contexts import Contexts
 from trimtab_sglang.lease import Choice, Mode
 from trimtab_sglang.native_plain import LaunchNote
 from trimtab_sglang.policy import MODES_BY_STEPS
@@ -169,12 +170,14 @@ class RowMaker:
         self._graph_sizes = list(graph_sizes)
         self._mode_of = mode_of
         self._table_size_at = table_size_at
+        self._contexts = Contexts()
         self._seen: Counter[tuple[int, Mode]] = Counter()
         self.last_mode: Mode | None = None
         self._last_launch_id = 0
 
     def drain(self, most: int) -> Iterator[Row]:
         """At most `most` rows, the oldest first. Rows that cannot be read are dropped and counted."""
+        self._contexts.forget()
         for _ in range(most):
             try:
                 raw = RawRow._make(self._ring.popleft())
@@ -211,7 +214,8 @@ class RowMaker:
         late, note = _indexes(raw.released, reqs), self._note(launch.launch_id)
         counts = raw.counts if raw.counts is not None else [0] * batch_size
         fresh, stale = self._tally(counts, mode.steps, late, note.behind)
-        context_sum, context_max = _context(raw.seq_lens)
+        context = _context(raw.seq_lens) or self._contexts.of(reqs, batch_size)
+        context_sum, context_max = context or (ABSENT, ABSENT)
         # The sweep's leases are its own: no table of the controller's stands behind what they chose.
         choice = None if _is_swept(reqs) else launch.choice
         return Row(
@@ -343,12 +347,12 @@ def _emitted(raw: RawRow, counted: Sequence[Tally], late: Sequence[int]) -> int:
     return max(tokens, 0)
 
 
-def _context(seq_lens: Any) -> tuple[int, int]:
-    """Sum and maximum of the context lengths; absent where SGLang keeps none on the host."""
+def _context(seq_lens: Any) -> tuple[int, int] | None:
+    """Sum and maximum of the context lengths; None where SGLang keeps none on the host."""
     if seq_lens is None or getattr(seq_lens, "is_cuda", False):
-        return ABSENT, ABSENT
+        return None
     lengths = seq_lens.tolist()
-    return (sum(lengths), max(lengths)) if lengths else (ABSENT, ABSENT)
+    return (sum(lengths), max(lengths)) if lengths else None
 
 
 def _is_swept(reqs: Sequence[Any]) -> bool:

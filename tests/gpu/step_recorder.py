@@ -31,7 +31,7 @@ class Steps:
         at_ns: CLOCK_MONOTONIC when each was processed; shape `(n_steps,)`.
         steps: Drafts a step, or one of `COLD`, `PREFILL` and `PLAIN`; shape `(n_steps,)`.
         graph: Whether a captured graph ran; shape `(n_steps,)`.
-        context: Tokens of context of all its requests, 0 where unknown; shape `(n_steps,)`.
+        context: Tokens of context of all its requests, with those of the step; shape `(n_steps,)`.
         first: Where each step begins in the two arrays below; shape `(n_steps + 1,)`.
         request: Number of the request in `identities`; shape `(n_entries,)`.
         tokens: Tokens that it got; shape `(n_entries,)`.
@@ -92,7 +92,7 @@ class StepRecorder:
         accepted = [bool(r.output_ids) for r in requests] if prefill else result.num_correct_drafts_per_req_cpu
         steps = PREFILL if prefill else getattr(result, "bench_steps", PLAIN)
         graph = getattr(result, "can_run_cuda_graph", False)
-        self._rows.append((now_ns, prefill, requests, accepted, steps, graph, getattr(batch, "seq_lens_cpu", None)))
+        self._rows.append((now_ns, prefill, requests, accepted, steps, graph))
         if not self.filled_ns and not prefill and len(requests) >= self._wanted:
             self.filled_ns = now_ns
 
@@ -105,24 +105,33 @@ class StepRecorder:
         self._recording = False
         rows, self._rows = self._rows, []
         numbers: dict[str, int] = {}
+        lengths: list[int] = []
         request: list[int] = []
         tokens: list[int] = []
+        context: list[int] = []
         first = [0]
         for _, prefill, requests, accepted, *_ in rows:
-            request += [numbers.setdefault(str(r.rid), len(numbers)) for r in requests]
+            ran = [numbers.setdefault(str(r.rid), len(numbers)) for r in requests]
+            # SGLang does not keep lengths on the host for every attention backend.
+            lengths += [len(r.origin_input_ids) for r, i in zip(requests, ran, strict=True) if i >= len(lengths)]
             if prefill:
-                tokens += map(int, accepted)
+                got = list(map(int, accepted))
             elif accepted is None:
-                tokens += [1] * len(requests)
+                got = [1] * len(requests)
             else:
-                tokens += [max(0, int(count)) + 1 for count in accepted]
+                got = [max(0, int(count)) + 1 for count in accepted]
+            for i, count in zip(ran, got, strict=False):
+                lengths[i] += count
+            context.append(sum(lengths[i] for i in ran))
+            request += ran
+            tokens += got
             first.append(len(request))
         with path.with_suffix(".new").open("wb") as file:
             np.savez_compressed(
                 file, at_ns=np.array([row[0] for row in rows], dtype=np.int64),
                 steps=np.array([row[4] for row in rows], dtype=np.int64),
                 graph=np.array([bool(row[5]) for row in rows], dtype=np.int64),
-                context=np.array([0 if row[6] is None else int(row[6].sum()) for row in rows], dtype=np.int64),
+                context=np.array(context, dtype=np.int64),
                 first=np.array(first, dtype=np.int64), request=np.array(request, dtype=np.int64),
                 tokens=np.array(tokens, dtype=np.int64), identities=np.array(json.dumps(list(numbers))),
                 retractions=np.array(self._retractions),

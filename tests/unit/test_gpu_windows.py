@@ -112,8 +112,8 @@ class Forward:
 
 
 def batch(prefill: bool, *rids: str) -> Any:
-    requests = [SimpleNamespace(rid=rid, output_ids=[1]) for rid in rids]
-    return SimpleNamespace(forward_mode=Forward(prefill), reqs=requests, seq_lens_cpu=np.array([7] * len(rids)))
+    requests = [SimpleNamespace(rid=rid, origin_input_ids=[1] * 7, output_ids=[1]) for rid in rids]
+    return SimpleNamespace(forward_mode=Forward(prefill), reqs=requests)
 
 
 def result(recorder: StepRecorder, accepted: list[int] | None, verified_steps: int | None) -> Any:
@@ -145,5 +145,5 @@ def test_the_recorder_keeps_every_kind_of_result(tmp_path: Path, monkeypatch: py
     assert found.batch.tolist() == [2, 1, 2, 1, 1, 1]
     assert found.tokens.tolist() == [1, 1, 3, 1, 1, 1, 1, 1]
     assert found.request.tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
-    assert found.context.tolist() == [14, 7, 14, 7, 7, 7]
+    assert found.context.tolist() == [16, 11, 21, 13, 14, 15]
     assert (found.identities, found.retractions) == (("a.5", "b.5"), 2)

@@ -249,11 +249,40 @@ class OnTheDevice(Lengths):
     is_cuda = True
 
 
+class LongRequest(Request):
+    """With a prompt of so many tokens."""
+
+    def __init__(self, prompt: int, output: int) -> None:
+        super().__init__(output_ids=output)
+        self.origin_input_ids = [0] * prompt
+
+
 @pytest.mark.parametrize("lengths", [None, OnTheDevice([5]), Lengths()])
 def test_context_lengths_that_are_not_on_the_host_are_absent(lengths: Any) -> None:
     row: Row
     (row,) = rows_of(raw_row(launch(), [0], seq_lens=lengths))
     assert (row.context_tokens_sum, row.context_tokens_max) == (ABSENT, ABSENT)
+
+
+def test_context_lengths_that_are_not_on_the_host_are_read_off_the_requests() -> None:
+    """As on FA3, which needs none there: as of when the rows are read."""
+    reqs = [LongRequest(100, 20), LongRequest(300, 0)]
+    first, second = rows_of(
+        raw_row(launch(1), [0, 1], reqs, seq_lens=None), raw_row(launch(2), [0, 1], reqs, 20, seq_lens=OnTheDevice([9]))
+    )
+    assert (first.context_tokens_sum, first.context_tokens_max) == (420, 300)
+    assert (second.context_tokens_sum, second.context_tokens_max) == (420, 300)
+
+
+def test_every_report_reads_them_anew() -> None:
+    recorder, reqs = Recorder(), [LongRequest(100, 20)]
+    maker = RowMaker(recorder, (), mode_of_width)
+    found = []
+    for step in (1, 2):
+        recorder.ring.append(tuple(raw_row(launch(step), [0], reqs, 10 * step)))
+        found += [row.context_tokens_sum for row in maker.drain(10)]
+        reqs[0].output_ids += [0, 0]
+    assert found == [120, 122]
 
 
 # -- requests whose draft model has not read every token -----------------------------------------
