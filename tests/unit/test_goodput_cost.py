@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from trimtab.domain import speculate
-from trimtab.policies.cost import CostModel, Observation, Outlook, Place
+from trimtab.policies.cost import MOST_CELLS, CostModel, Observation, Outlook, Place
 from trimtab.policies.cost_features import context_knot
 from trimtab.policies.row_reader import context_class
 from trimtab.replay.environment import CostTable
@@ -115,12 +115,49 @@ def test_a_drift_goes_back_to_nothing_when_nothing_speaks_for_it() -> None:
     model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
     for _ in range(40):
         observe(model, 3, 3, 1.0)
-    for _ in range(3):
+    before = model.predict(PLACES, 0).log_ratio[3, 3]
+    for _ in range(6):
         observe(model, 3, 3, 1.2)
-    assert model.state()["drift"] > 0.02
-    for _ in range(30):
+    slow = model.predict(PLACES, 0).log_ratio[3, 3] - before
+    assert slow > 0.1
+    for _ in range(300):
         model.observe({}, 20)
-    assert abs(model.state()["drift"]) < 0.002
+    assert model.predict(PLACES, 0).log_ratio[3, 3] - before < 0.4 * slow
+
+
+def test_a_mode_that_was_timed_while_all_were_slow_is_put_right_later() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for ratio in [1.0] * 40 + [1.15] * 10:
+        observe(model, 3, 3, ratio)
+    for _ in range(3):
+        observe(model, 3, 4, 1.15)
+    for _ in range(10):
+        observe(model, 3, 3, 1.0)
+    outlook = model.predict(PLACES, 0).log_ratio[3]
+    assert outlook[4] - outlook[3] < 0.5 * math.log(1.15)
+
+
+def test_a_step_or_two_say_little() -> None:
+    """The first steps behind a prefill may take anything."""
+    after = {}
+    for rows in (1, 25):
+        model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+        for _ in range(10):
+            observe(model, 3, 3, 1.0)
+        observe(model, 3, 2, 2.0, rows)
+        after[rows] = math.exp(model.predict(PLACES, 0).log_ratio[3, 2])
+    assert after[1] < 1.1 < 1.3 < after[25]
+
+
+def test_rows_that_differ_say_less_than_rows_that_agree() -> None:
+    found = []
+    for scatter in (0.0, 4.0):
+        model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+        model.observe({(3, 3, 0): Observation(8, math.log(1.5), 3.0, 0.0, 0.0, scatter)}, 8)
+        found.append(model.predict(PLACES, 0))
+    agree, differ = found
+    assert agree.log_ratio[3, 3] > 1.1 * differ.log_ratio[3, 3]
+    assert agree.variance[3, 3] < differ.variance[3, 3]
 
 
 def test_longer_contexts_cost_more_in_every_mode_once_one_of_them_showed_it() -> None:
@@ -152,12 +189,35 @@ def test_state_goes_through_plain_values_and_is_refused_if_it_is_of_others(h200:
     assert (again.predict(PLACES, 0).log_ratio == model.predict(PLACES, 0).log_ratio).all()
     with pytest.raises(ValueError, match="no band 3 with mode 3"):
         CostModel((0, 1), 2, 8, with_profile=False).set_state(model.state())
+    with pytest.raises(ValueError, match="do not belong to 1 cells"):
+        again.set_state({**model.state(), "cells": model.state()["cells"][:1]})
 
 
 def test_the_oldest_cell_makes_room() -> None:
     model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
-    for kind in range(300):
+    for kind in range(MOST_CELLS + 10):
         model.observe({(0, 0, kind): Observation(5, 0.0, 0.0, 0.0, 0.0)}, 5)
-    assert not model.knows((0, 0, 0))
-    assert model.knows((0, 0, 299))
-    assert len(model.state()["cells"]) == 256
+    assert [model.knows((0, 0, kind)) for kind in (0, 9, 10, MOST_CELLS + 9)] == [False, False, True, True]
+    assert len(model.state()["cells"]) == MOST_CELLS
+    assert np.isfinite(model.predict(PLACES, MOST_CELLS).log_ratio).all()
+
+
+def test_another_context_starts_from_what_the_nearest_one_showed() -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for _ in range(10):
+        observe(model, 3, 3, 1.0)
+        observe(model, 3, 4, 1.2)
+    near, far = (model.predict(PLACES, kind) for kind in (1, 8))
+    assert near.log_ratio[3, 4] - near.log_ratio[3, 3] == pytest.approx(math.log(1.2), abs=0.03)
+    assert near.difference_variance(3, 3)[4] < far.difference_variance(3, 3)[4]
+
+
+def test_native_plain_is_believed_a_little_faster_than_warm_until_it_ran() -> None:
+    model = CostModel((0, *STEPS), len(SIZES), 128, with_profile=False, native=0)
+    observe(model, 3, 1, 5.0)
+    outlook = model.predict(PLACES, 0).log_ratio[3]
+    assert 0.9 < math.exp(outlook[0] - outlook[1]) < 0.98
+    for _ in range(4):
+        observe(model, 3, 0, 5.5)
+    outlook = model.predict(PLACES, 0).log_ratio[3]
+    assert math.exp(outlook[0] - outlook[1]) > 1.05

@@ -86,12 +86,12 @@ class GoodputPolicy:
         self._log_width = np.log1p(np.array(steps, dtype=float))
         self._reader = RowReader(self._modes, context.bands, context.profile)
         self._acceptance = Acceptance(steps, context.block_verification)
-        self._cost = CostModel(steps, len(context.bands), largest, context.profile is not None)
+        native = self._modes.index(PLAIN_NATIVE) if PLAIN_NATIVE in self._modes else None
+        self._cost = CostModel(steps, len(context.bands), largest, context.profile is not None, native)
         self._places = Places(context.bands, largest)
         self._guard = Guard()
         self._limits = Limits(self._modes, p.step_ms_p95, p.token_ms, context.kv_capacity_tokens)
         caution = Caution(p.margin, p.doubt, p.random_share, p.random_loss)
-        native = self._modes.index(PLAIN_NATIVE) if PLAIN_NATIVE in self._modes else None
         first = first_mode(context, self._modes)
         self._planner = Planner(steps, len(context.bands), first, caution, context.seed, native)
         self._decode_share = 1.0

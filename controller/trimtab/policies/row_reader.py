@@ -44,8 +44,9 @@ class Tally:
 
     def observation(self) -> Observation:
         """The means, as the cost model takes them."""
-        n = self.rows
-        return Observation(n, math.log(self.ratio / n), self.octave / n, self.context / n, self.imbalance / n)
+        n, mean = self.rows, self.ratio / self.rows
+        scatter = max(0.0, self.ratio_squared / mean**2 - n)
+        return Observation(n, math.log(mean), self.octave / n, self.context / n, self.imbalance / n, scatter)
 
 
 @dataclass(slots=True)
