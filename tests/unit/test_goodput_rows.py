@@ -186,3 +186,10 @@ def test_with_block_verification_each_number_of_drafts_has_its_own_acceptance() 
     assert acceptance.curve()[0] == pytest.approx([0.0, 0.9, 0.9 + 0.81 + 0.729], abs=0.05)
     acceptance.learn(reader.read([row(3, runs=[1] * 6 + [0] * 4)] * 20))
     assert acceptance.curve()[0] == pytest.approx([0.0, 0.9, 0.6], abs=0.08)
+
+
+def test_a_stall_counts_as_twice_the_step_before_and_slow_steps_in_full() -> None:
+    rows = [row(ms=ms) for ms in (10.0, 10.0, 10.0, 500.0, 10.0)]
+    assert read(rows).settled[0].ms == pytest.approx(10 + 10 + 20 + 10)
+    slow = [row(ms=ms) for ms in (10.0, 10.0, 500.0, 500.0, 500.0)]
+    assert read(slow).settled[0].ms == pytest.approx(10 + 20 + 500 + 500)

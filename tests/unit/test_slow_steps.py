@@ -92,3 +92,12 @@ def test_a_single_wedged_step_shows_in_the_figures_and_moves_nothing() -> None:
     assert measured.step_ms > 8
     course.report()
     assert course.chosen == 3
+
+
+def test_a_host_that_stands_still_now_and_then_does_not_make_the_guard_close() -> None:
+    course = settled()
+    for _ in range(40):
+        course.report(steps=10)
+        course.report(steps=1, slow={3: 1_500.0})
+        assert course.policy.choose().bands[0].reason != "guard"
+    assert course.chosen == 3

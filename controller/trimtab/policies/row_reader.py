@@ -29,6 +29,8 @@ _GRAPH, _GAP, _WARM_UP, _SWITCHED = map(int, (StepFlag.GRAPH, StepFlag.GAP, Step
 _SWEEP = int(StepFlag.SWEEP)
 
 LONGEST_PREFILL_MS = 1_000.0
+# A settled step counts as at most so many times the one before: a host that stands still is nobody's fault.
+STALL = 2.0
 
 
 @dataclass(slots=True)
@@ -51,7 +53,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Settled:
-    """Sums over timed steps in one band, first steps after a switch left out."""
+    """Sums over timed steps in one band, first steps after a switch left out, stalls cut short."""
 
     rows: int = 0
     ms: float = 0.0
@@ -142,6 +144,7 @@ class RowReader:
         self._graphs_in_use = False
         self._last_mode = -1
         self._after_switch: tuple[int, int, float] | None = None
+        self._before_ms: float | None = None
 
     def read(self, rows: Sequence[StepRow]) -> ReportSums:
         """Sum up one report. Rows without information leave no trace."""
@@ -206,6 +209,7 @@ class RowReader:
             return
         sums.modes[mode] = sums.modes.get(mode, 0) + 1
         if flags & _SWITCHED or mode != self._last_mode:
+            self._before_ms = None
             known = self._last_mode >= 0 or flags & _SWITCHED
             self._after_switch = (mode, padded, step_ms - (row.catch_up_ns or 0) / 1e6) if known else None
             return
@@ -217,7 +221,8 @@ class RowReader:
         if settled is None:
             settled = sums.settled[band] = Settled()
         settled.rows += 1
-        settled.ms += step_ms
+        settled.ms += step_ms if self._before_ms is None else min(step_ms, STALL * self._before_ms)
+        self._before_ms = step_ms
         settled.requests += row.batch_size
         settled.tokens += row.emitted_tokens
         self._graphs_in_use = self._graphs_in_use or bool(flags & _GRAPH)
@@ -253,6 +258,7 @@ class RowReader:
             "graphs_in_use": self._graphs_in_use,
             "last_mode": self._last_mode,
             "after_switch": None if self._after_switch is None else list(self._after_switch),
+            "before_ms": self._before_ms,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -261,6 +267,8 @@ class RowReader:
         self._last_mode = int(state["last_mode"])
         waiting = state["after_switch"]
         self._after_switch = None if waiting is None else (int(waiting[0]), int(waiting[1]), float(waiting[2]))
+        before_ms = state["before_ms"]
+        self._before_ms = None if before_ms is None else float(before_ms)
 
 
 def context_class(context_tokens: float) -> int:
