@@ -142,7 +142,8 @@ def calibrate(bout: Bout, fixed: Sequence[str], cost_key: CostKey, graph_sizes: 
     figures = window_figures.window(steps, tally["began_ns"], tally["ended_ns"])
     per_s = figures["tokens_per_s"] / statistics.fmean(lengths.output_tokens)
     learned = learn(load, rows, cost_key, bout.tuner, work)
-    bout.results.add("calibration", {"ms": _medians(rows), "saturation_per_s": per_s, **learned})
+    found = {"ms": _medians(rows), "acceptances": dict(load.acceptance), "saturation_per_s": per_s}
+    bout.results.add("calibration", {**found, **learned})
     _say("calibration")
 
 

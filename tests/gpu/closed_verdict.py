@@ -6,6 +6,9 @@ second there, over all passes: with hindsight, and with the luck of the best of 
 
 from __future__ import annotations
 
+import itertools
+import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ Place = tuple[int, str]
 FIXED = "fixed:"
 # From then on a cell counts as settled; and what share of the best mode's worth that takes.
 SETTLED_FROM_S, SETTLED_SHARE = 2.0, 0.95
+MOST_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -38,9 +42,11 @@ class ClosedVerdict:
 
     Args:
         records: Of the kind "closed".
+        calibration: Of the same key, if there is one.
     """
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(self, records: Iterable[Record], calibration: Record | None = None) -> None:
+        self._calibration = calibration
         self._windows: dict[str, dict[int, Record]] = defaultdict(dict)
         for record in records:
             self._windows[record["contender"]][record["cell"]] = record
@@ -143,6 +149,15 @@ class ClosedVerdict:
         shares = [(share, p) for p in self.places if (share := self.settled_share(contender, p)) is not None]
         return min(shares, default=None)
 
+    def worst_choice(self, contender: str) -> tuple[float, Place] | None:
+        """What the modes that it ran after the first 2 s are worth in its worst cell, and which one that is."""
+        worths = [
+            (sum(late) / len(late), place)
+            for place in self.places
+            if place in self.best and (late := self._late_worths(contender, place))
+        ]
+        return min(worths, default=None)
+
     def longest_settling(self, contender: str) -> float | None:
         """The longest time to settle of any cell; infinite if there is one in which it never does."""
         ran = [place for place in self.places if place in self.best and self._at(contender, place)]
@@ -170,15 +185,47 @@ class ClosedVerdict:
     def _at(self, contender: str, place: Place) -> list[Record]:
         return [window for window in self._windows[contender].values() if _place(window) == place]
 
+    def _late_worths(self, contender: str, place: Place) -> list[float]:
+        worths = self._worths(place)
+        return [
+            _worth(block["ms"], worths)
+            for window in self._at(contender, place)
+            for i, block in enumerate(window["blocks"])
+            if i * window["seconds"] / len(window["blocks"]) >= SETTLED_FROM_S
+        ]
+
     def _worths(self, place: Place) -> dict[str, float]:
         """By mode its share of the best one's tokens a second."""
-        worths = {}
+        worths: dict[str, float] = {}
         for name in self.fixed:
             rate = self.rate(name, place)
             windows = self._at(name, place)
             if rate is not None and windows:
                 worths[_main_mode(windows[0])] = rate / self.best[place][1]
-        return worths
+        return {**self._calculated(place, max(worths, key=worths.__getitem__)), **worths} if worths else worths
+
+    def _calculated(self, place: Place, best: str) -> dict[str, float]:
+        """The same by calibrated step times and the probabilities of acceptance."""
+        if self._calibration is None or "acceptances" not in self._calibration:
+            return {}
+        clients, label = place
+        accepted = list(itertools.accumulate(_padded(self._calibration["acceptances"][label]), operator.mul))
+        rates = {
+            mode: (1 + sum(accepted[: _steps(mode)])) / ms[str(clients)]
+            for mode, ms in self._calibration["ms"].items()
+            if str(clients) in ms
+        }
+        return {mode: rate / rates[best] for mode, rate in rates.items()} if best in rates else {}
+
+
+def _padded(probabilities: Sequence[float]) -> list[float]:
+    """The last probability holds for all further positions."""
+    return [*probabilities, *[probabilities[-1]] * MOST_STEPS]
+
+
+def _steps(mode: str) -> int:
+    drafting = re.fullmatch(r"speculate\((\d+)\)", mode)
+    return int(drafting[1]) if drafting else 0
 
 
 def _place(window: Record) -> Place:

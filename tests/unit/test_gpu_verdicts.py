@@ -77,6 +77,21 @@ def test_it_has_settled_once_what_it_runs_is_worth_the_best(first_blocks: int, s
     assert verdict.longest_settling("goodput") == (math.inf if settled_s is None else settled_s)
 
 
+def test_a_mode_that_was_no_contender_is_worth_what_the_calibration_says() -> None:
+    calibration = {
+        "acceptances": {"low": [0.5, 0.4]},
+        "ms": {"plain_warm": {"1": 4.0}, "speculate(2)": {"1": 5.0}, "speculate(3)": {"1": 5.5}},
+    }
+    ran = [*RECORDS[:2], window("goodput", 0, 700, "speculate(2)"), window("ucb", 0, 500, "plain_warm")]
+    assert ClosedVerdict(ran).worst_choice("goodput") == (0.0, (1, "low"))
+    verdict = ClosedVerdict(ran, calibration)
+    three = (1 + 0.5 + 0.2 + 0.08) / 5.5
+    worst = [found[0] for name in ("goodput", "ucb") if (found := verdict.worst_choice(name))]
+    assert worst == pytest.approx([1.7 / 5 / three, 1 / 4 / three])
+    assert verdict.settle_s("goodput", (1, "low")) == 0.0
+    assert verdict.settle_s("ucb", (1, "low")) is None
+
+
 def test_what_was_lost_is_told_with_what_ran_instead() -> None:
     losses = ClosedVerdict(RECORDS).losses("goodput")
     assert [(loss.clients, round(loss.share, 2), loss.best, loss.ran) for loss in losses] == [
