@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import math
+
 import numpy as np
 import pytest
 
@@ -71,12 +75,29 @@ def test_what_nothing_explains_is_doubted_at_first_and_then_put_down_to_the_entr
     assert own > 3.5 > 0.1 > abs(shared)
 
 
+def test_a_snapshot_is_the_same_to_the_bit_once_it_is_rounded() -> None:
+    rng = np.random.default_rng(5)
+    filter_, again = (KalmanFilter(np.eye(3), 6) for _ in range(2))
+    at = [filter_.add(0.5) for _ in range(3)]
+    for i in range(9):
+        filter_.observe(rng.normal(size=3), at[i % 3], float(rng.normal()), 0.1)
+    filter_.round()
+    again.set_state(json.loads(json.dumps(filter_.state())))
+    assert again.size == filter_.size
+    assert (again.mean == filter_.mean).all()
+    assert (again.covariance == filter_.covariance).all()
+    assert again.state() == filter_.state()
+
+
 @pytest.mark.parametrize(
-    ("mean", "covariance"),
-    [(np.zeros(2), np.eye(3)), (np.zeros(9), np.eye(9)), (np.zeros(2), np.full((2, 2), np.nan))],
+    ("mean", "values"),
+    [([0.0, 0.0], [1.0] * 6), ([0.0] * 9, [1.0] * 45), ([0.0, 0.0], [1.0, math.nan, 1.0]), ([0.0], [])],
 )
-def test_a_state_that_does_not_fit_is_refused(mean: np.ndarray, covariance: np.ndarray) -> None:
+def test_a_state_that_does_not_fit_is_refused(mean: list[float], values: list[float]) -> None:
     filter_ = KalmanFilter(np.eye(1), 4)
+    covariance = base64.b64encode(np.array(values, "<f4").tobytes()).decode()
     with pytest.raises(ValueError, match="does not belong"):
-        filter_.load(mean, covariance)
+        filter_.set_state({"mean": mean, "covariance": covariance})
+    with pytest.raises(ValueError, match="base64"):
+        filter_.set_state({"mean": [0.0], "covariance": "?"})
     assert filter_.size == 1

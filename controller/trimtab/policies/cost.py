@@ -157,6 +157,7 @@ class CostModel:
         self._filter.widen(self._first_cell, STALE_VAR_A_STEP * steps, self._beliefs.cell**2)
         for key, observation in seen.items():
             self._take_in(key, observation)
+        self._filter.round()
 
     def _take_in(self, key: CellKey, seen: Observation) -> None:
         at, mode = self._entry(key), key[1]
@@ -252,13 +253,7 @@ class CostModel:
             [*key, self._seen_at[key], key in self._doubted]
             for key in sorted(self._number, key=self._number.__getitem__)
         ]
-        covariance = self._filter.covariance[np.tril_indices(self._filter.size)]
-        return {
-            "cells": cells,
-            "mean": self._filter.mean.tolist(),
-            "covariance": covariance.tolist(),
-            "step": self._step,
-        }
+        return {"cells": cells, **self._filter.state(), "step": self._step}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a `state` of the same bands and modes; `ValueError` otherwise."""
@@ -266,12 +261,9 @@ class CostModel:
         for band, mode, *_ in cells:
             if not (0 <= band < self._n_bands and 0 <= mode < self._features.n_modes):
                 raise ValueError(f"there is no band {band} with mode {mode}")
-        mean = np.array(state["mean"], dtype=float)
-        if len(mean) != self._first_cell + len(cells):
-            raise ValueError(f"{len(mean)} values do not belong to {len(cells)} cells")
-        covariance = np.zeros((len(mean), len(mean)))
-        covariance[np.tril_indices(len(mean))] = state["covariance"]
-        self._filter.load(mean, covariance + np.tril(covariance, -1).T)
+        if len(state["mean"]) != self._first_cell + len(cells):
+            raise ValueError(f"{len(state['mean'])} values do not belong to {len(cells)} cells")
+        self._filter.set_state(state)
         self._number = {(band, mode, kind): self._first_cell + i for i, (band, mode, kind, *_) in enumerate(cells)}
         self._seen_at = {(band, mode, kind): step for band, mode, kind, step, _ in cells}
         self._doubted = {(band, mode, kind) for band, mode, kind, _, doubted in cells if doubted}

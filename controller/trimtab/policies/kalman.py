@@ -6,7 +6,10 @@ taught about the rest stays known.
 
 from __future__ import annotations
 
+import base64
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -111,10 +114,23 @@ class KalmanFilter:
         covariance -= reach[:, None] * reach
         return bool(doubted)
 
-    def load(self, mean: Floats, covariance: Floats) -> None:
-        """Replace the state by another; `ValueError` if it is none or does not fit."""
+    def round(self) -> None:
+        """Keep the covariance to single precision, in which a snapshot holds it, so that nothing is lost there."""
+        self.covariance[:] = self.covariance.astype(np.float32)
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for a snapshot; of the covariance the lower triangle in single precision."""
+        lower = self.covariance[np.tril_indices(self.size)].astype("<f4")
+        return {"mean": self.mean.tolist(), "covariance": base64.b64encode(lower.tobytes()).decode()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state`; `ValueError` if it is none or does not fit."""
+        mean = np.array(state["mean"], dtype=float)
+        lower = np.frombuffer(base64.b64decode(state["covariance"], validate=True), "<f4")
         n = len(mean)
-        if covariance.shape != (n, n) or n > len(self._mean) or not np.isfinite(covariance).all():
-            raise ValueError(f"a covariance of shape {covariance.shape} does not belong to {n} entries")
+        if n > len(self._mean) or len(lower) != n * (n + 1) // 2 or not np.isfinite(lower).all():
+            raise ValueError(f"a covariance of {len(lower)} values does not belong to {n} entries")
         self.size = n
-        self.mean[:], self.covariance[:] = mean, covariance
+        self.mean[:] = mean
+        self.covariance[np.tril_indices(n)] = lower
+        self.covariance[:] = np.tril(self.covariance) + np.tril(self.covariance, -1).T
