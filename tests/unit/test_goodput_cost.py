@@ -149,6 +149,20 @@ def test_a_step_or_two_say_little() -> None:
     assert after[1] < 1.1 < 1.3 < after[25]
 
 
+@pytest.mark.parametrize(("rows", "believed_at"), [(1, 2), (8, 1)])
+def test_a_hundredth_of_the_time_is_doubted_of_one_row_and_believed_of_a_few(rows: int, believed_at: int) -> None:
+    model = CostModel(STEPS, len(SIZES), 128, with_profile=True)
+    for _ in range(10):
+        observe(model, 3, 3, 1.0)
+        observe(model, 3, 4, 1.0)
+    found = []
+    for _ in range(2):
+        observe(model, 3, 4, 0.01, rows)
+        found.append(math.exp(model.predict(PLACES, 0).log_ratio[3, 4]) < 0.02)
+    assert found.index(True) + 1 == believed_at
+    assert math.exp(model.predict(PLACES, 0).log_ratio[3, 3]) == pytest.approx(1.0, abs=0.05)
+
+
 def test_rows_that_differ_say_less_than_rows_that_agree() -> None:
     found = []
     for scatter in (0.0, 4.0):

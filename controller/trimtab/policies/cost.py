@@ -35,8 +35,10 @@ DRIFT_SPREAD = 0.1
 DRIFT_KEPT = 0.98
 # Growth of the variance of a residual in a step without news.
 STALE_VAR_A_STEP = 1e-7
-# Twice or half the time is doubted at first, and then put down to the mode itself: a busy host does less.
+# Twice or half the time is put down to the mode itself, for a busy host does less. It is doubted at first, unless
+# a few rows agree to so much.
 JUMP = math.log(2)
+SURE = 0.05
 # Share of a residual's variance that is new an octave of context away.
 OCTAVE_SHARE = 0.25
 MOST_CELLS = 128
@@ -160,11 +162,15 @@ class CostModel:
         self._filter.round()
 
     def _take_in(self, key: CellKey, seen: Observation) -> None:
+        is_new = key not in self._number
         at, mode = self._entry(key), key[1]
         self._features.fill(self._row[: self._drift], seen.octave, mode, seen.context, seen.imbalance)
         value = seen.log_ratio - (self._features.expected(seen.octave, mode) if self._from_nothing else 0.0)
-        again = key in self._doubted
-        if self._filter.observe(self._row, at, value, _noise_variance(seen), JUMP, again):
+        variance = _noise_variance(seen)
+        is_sure = variance < SURE**2
+        # What is seen for the first time is no change, and says as much about the mode elsewhere.
+        jump = math.inf if is_new and is_sure else JUMP
+        if self._filter.observe(self._row, at, value, variance, jump, is_sure or key in self._doubted):
             self._doubted.add(key)
         else:
             self._doubted.discard(key)
