@@ -2,13 +2,13 @@
 
 Contenders are compared on the cells that both of them ran. A cell's best mode is the fixed one with the most tokens a
 second there, over all passes: with hindsight, and with the luck of the best of several measurements.
+A mode that was no contender (warm plain, two steps) is worth what the calibration makes of it.
 """
 
 from __future__ import annotations
 
 import itertools
 import operator
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from paired import Estimate, resampled
+from trimtab.profile_file import read_mode
 
 Record = Mapping[str, Any]
 Place = tuple[int, str]
@@ -211,7 +212,7 @@ class ClosedVerdict:
         clients, label = place
         accepted = list(itertools.accumulate(_padded(self._calibration["acceptances"][label]), operator.mul))
         rates = {
-            mode: (1 + sum(accepted[: _steps(mode)])) / ms[str(clients)]
+            mode: (1 + sum(accepted[: read_mode("calibration", mode).steps])) / ms[str(clients)]
             for mode, ms in self._calibration["ms"].items()
             if str(clients) in ms
         }
@@ -221,11 +222,6 @@ class ClosedVerdict:
 def _padded(probabilities: Sequence[float]) -> list[float]:
     """The last probability holds for all further positions."""
     return [*probabilities, *[probabilities[-1]] * MOST_STEPS]
-
-
-def _steps(mode: str) -> int:
-    drafting = re.fullmatch(r"speculate\((\d+)\)", mode)
-    return int(drafting[1]) if drafting else 0
 
 
 def _place(window: Record) -> Place:

@@ -70,7 +70,7 @@ def test_what_nothing_explains_is_doubted_at_first_and_then_put_down_to_the_entr
         assert not filter_.observe(np.ones(1), at, 0.0, 0.01, 0.5)
     assert filter_.observe(np.ones(1), at, 4.0, 0.01, 0.5)
     assert np.abs(filter_.mean).max() < 0.01
-    assert filter_.observe(np.ones(1), at, 4.0, 0.01, 0.5, again=True)
+    assert filter_.observe(np.ones(1), at, 4.0, 0.01, 0.5, believed=True)
     shared, own = filter_.mean
     assert own > 3.5 > 0.1 > abs(shared)
 

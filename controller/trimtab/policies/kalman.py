@@ -80,11 +80,11 @@ class KalmanFilter:
         diagonal += np.clip(most - diagonal, 0.0, variance)
 
     def observe(
-        self, weights: Floats, at: int, value: float, variance: float, jump: float = math.inf, again: bool = False
+        self, weights: Floats, at: int, value: float, variance: float, jump: float = math.inf, believed: bool = False
     ) -> bool:
         """Take in `weights` times the first entries plus entry `at`, seen with this variance.
 
-        What is further off than `jump` and than anything expected is doubted. If it was so before, `again`, then
+        What is further off than `jump` and than anything expected moves next to nothing; if it is `believed`, then
         entry `at` has changed and none other.
 
         Args:
@@ -92,27 +92,27 @@ class KalmanFilter:
             at: Number of the entry that is added to them.
             value: What was seen.
             variance: Of its noise.
-            jump: Smallest surprise to doubt.
-            again: Whether the last sight of this entry was doubted.
+            jump: Smallest surprise that counts as one.
+            believed: Whether a surprise is believed.
 
         Returns:
-            Whether it was doubted.
+            Whether it was a surprise.
         """
         n = len(weights)
         mean, covariance = self.mean, self.covariance
         reach = covariance[:, :n] @ weights + covariance[:, at]
         spread = weights @ reach[:n] + reach[at] + variance
         surprise = value - weights @ mean[:n] - mean[at]
-        doubted = abs(surprise) > max(jump, UNHEARD_OF_SD * math.sqrt(spread))
-        if doubted:
+        surprising = abs(surprise) > max(jump, UNHEARD_OF_SD * math.sqrt(spread))
+        if surprising:
             spread += surprise**2
-            if again:
+            if believed:
                 covariance[at, at] += surprise**2
                 reach[at] += surprise**2
         mean += reach * (surprise / spread)
         reach /= math.sqrt(spread)
         covariance -= reach[:, None] * reach
-        return bool(doubted)
+        return bool(surprising)
 
     def round(self) -> None:
         """Keep the covariance to single precision, in which a snapshot holds it, so that nothing is lost there."""
